@@ -1,0 +1,234 @@
+"""Writes the traces and the registry of this folder: ``python data/generate.py [FOLDER]``.
+
+The agent is made up; README.md states the rule that each number follows. The same seed gives the
+same bytes in every Python version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+HERE = Path(__file__).resolve().parent
+SEED = 20260605
+
+KEPT_SCREENSHOTS = 3
+PIXELS_PER_IMAGE_TOKEN_SIDE = 32  # patch 16, merged 2 x 2: the vision tower of Qwen3-VL
+TOKENS_PER_WORD = 4 / 3
+PREFILL_TOKENS_PER_S = 1500
+ENCODE_TOKENS_PER_S = 900
+DECODE_TOKENS_PER_S = 25
+
+SMALL = (640, 360)  # a 1280x720 display, halved
+LARGE = (960, 540)  # a 1920x1080 display, halved
+
+
+@dataclass(frozen=True)
+class Move:
+    """One step: a screenshot unless it is a tool's result; words, or a drawn number of tokens."""
+
+    text: str = ""
+    tokens: tuple[int, int] = (20, 60)
+    screen: bool = True
+
+
+@dataclass(frozen=True)
+class Task:
+    """An agent's task. Over ``most_screenshots`` in its context, the old ones are evicted."""
+
+    task_id: str
+    display: tuple[int, int]
+    most_screenshots: int
+    answer_tokens: tuple[int, int]
+    moves: tuple[Move, ...]
+
+
+INVOICES = Task(
+    "file-invoices",
+    LARGE,
+    most_screenshots=8,
+    answer_tokens=(240, 420),
+    moves=(
+        Move(
+            "Open the mail program, find the three invoices that arrived this week, save each of "
+            "them in the folder for the accounts and enter number, date and amount in the table. "
+            "Do not answer any of the letters. Say what you did when the table is complete."
+        ),
+        Move(tokens=(90, 140)),
+        Move(tokens=(90, 160)),
+        Move(
+            "The first invoice is open. Save it in the folder, then go back to the list of letters "
+            "and open the next one."
+        ),
+        Move(tokens=(120, 190)),
+        Move(tokens=(140, 200)),
+        Move(tokens=(150, 200)),
+        Move(
+            "The dialog asks whether the older file of that name may be replaced. It may not: "
+            "choose another name."
+        ),
+        Move(tokens=(130, 200)),
+        Move(tokens=(60, 120)),
+        Move(tokens=(40, 80)),
+    ),
+)
+
+SETTINGS = Task(
+    "dark-theme",
+    SMALL,
+    most_screenshots=4,
+    answer_tokens=(40, 110),
+    moves=(
+        Move(
+            "Switch the desktop to its dark theme, make the text one size larger and check that "
+            "both are still set after the settings were closed and opened again."
+        ),
+        Move(tokens=(20, 60)),
+        Move(tokens=(20, 60)),
+        Move(
+            "The settings are closed. Open them once more and compare what they show with the task."
+        ),
+        Move(tokens=(20, 50)),
+        Move(tokens=(20, 60)),
+        Move(tokens=(20, 60)),
+    ),
+)
+
+BACKUP = Task(
+    "check-backup",
+    SMALL,
+    most_screenshots=4,
+    answer_tokens=(40, 120),
+    moves=(
+        Move(
+            "Find out from the backup program when the last backup of the photos ended, and "
+            "start a new one if that was more than two days ago."
+        ),
+        Move(
+            "The command printed: last run finished on Monday at 04:12, 18 folders, 2,911 files, "
+            "no errors; next run on Friday at 04:00; free space on the target 41 percent.",
+            screen=False,
+        ),
+        Move(tokens=(20, 60)),
+        Move(tokens=(120, 180), screen=False),
+        Move("A window says that the backup has begun. Close it and say when the last one ended."),
+    ),
+)
+
+SMOKE = Task(
+    "smoke",
+    SMALL,
+    most_screenshots=4,
+    answer_tokens=(150, 220),
+    moves=(
+        Move("Open the editor and write down the names of the files in the open folder."),
+        Move(tokens=(20, 40)),
+        Move(
+            "The command printed: notes.txt, plan.txt, letter.txt, budget.txt; four files, none "
+            "of them changed since Monday.",
+            screen=False,
+        ),
+    ),
+)
+
+SMOKE_LARGE = Task(
+    "smoke-large",
+    LARGE,
+    most_screenshots=4,
+    answer_tokens=(150, 220),
+    moves=(Move(tokens=(30, 60)),),
+)
+
+TRACES = {
+    "traces/computer-use.jsonl": (
+        (INVOICES, (300, 340)),
+        (SETTINGS, (300, 400)),
+        (BACKUP, (300, 400)),
+    ),
+    "traces/smoke.jsonl": ((SMOKE, (300, 340)), (SMOKE_LARGE, (1400, 1500))),
+}
+"""Tasks of each trace, each with the bounds of the depth it begins at."""
+
+
+def draw(rng: Random, bounds: tuple[int, int]) -> int:
+    """A whole number within ``bounds``, from ``Random.random()``, whose numbers never change."""
+    low, high = bounds
+    return low + int(rng.random() * (high - low + 1))
+
+
+def image_tokens(size: tuple[int, int]) -> int:
+    """Tokens of a screenshot: both sides rounded to whole 32 pixel squares."""
+    columns, rows = (round(side / PIXELS_PER_IMAGE_TOKEN_SIDE) for side in size)
+    return columns * rows
+
+
+def rows_of(task: Task, first_depth: tuple[int, int], rng: Random) -> list[dict[str, object]]:
+    """The trace rows of a task, its depths by the arithmetic of appending and evicting."""
+    rows: list[dict[str, object]] = []
+    depth = draw(rng, first_depth)
+    held = 0
+    for step, move in enumerate(task.moves):
+        new: dict[str, object]
+        if move.text:
+            new = {"text": move.text}
+            text_tokens = round(len(move.text.split()) * TOKENS_PER_WORD)
+        else:
+            text_tokens = draw(rng, move.tokens)
+            new = {"tokens": text_tokens}
+        seen = image_tokens(task.display) if move.screen else 0
+        if move.screen:
+            width, height = task.display
+            new["screenshot"] = {"width": width, "height": height}
+        answer = draw(rng, task.answer_tokens)
+        prompt = depth + text_tokens + seen
+        exec_ms = draw(rng, (300, 2500) if move.screen else (100, 800))
+        baseline = {
+            "prefill_s": round(prompt / PREFILL_TOKENS_PER_S + seen / ENCODE_TOKENS_PER_S, 3),
+            "decode_s": round(answer / DECODE_TOKENS_PER_S, 3),
+            "exec_s": exec_ms / 1000,
+        }
+        rows.append(
+            {
+                "task_id": task.task_id,
+                "step": step,
+                "depth": depth,
+                "depth_unit": "tokens",
+                "new": new,
+                "baseline": baseline,
+            }
+        )
+        held += move.screen
+        depth = prompt + answer
+        if held > task.most_screenshots:
+            depth -= (held - KEPT_SCREENSHOTS) * image_tokens(task.display)
+            held = KEPT_SCREENSHOTS
+    return rows
+
+
+def generated() -> dict[str, bytes]:
+    """Content of each trace by its path in this folder."""
+    files = {}
+    for name, tasks in TRACES.items():
+        rng = Random(f"{name} {SEED}")
+        rows = [row for task, first_depth in tasks for row in rows_of(task, first_depth, rng)]
+        files[name] = "".join(json.dumps(row) + "\n" for row in rows).encode("ascii")
+    return files
+
+
+def main(folder: Path) -> None:
+    """Writes the traces and ``registry.txt`` (path and sha256 a line) into ``folder``."""
+    files = generated()
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    files["words.txt"] = (HERE / "words.txt").read_bytes()
+    lines = [f"{name} {hashlib.sha256(files[name]).hexdigest()}\n" for name in sorted(files)]
+    (folder / "registry.txt").write_text("".join(lines), encoding="ascii")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE)

@@ -1,0 +1,86 @@
+"""The arithmetic estimate: what prefill of ``new`` tokens at depth L costs by calibration alone.
+
+The calibration gives, for a few depths, the throughput of one chunk of tokens that starts there.
+Attention reads every KV cell before a token, everything else is the same for each token, so the
+time per token is ``b + c * L``: seconds per token (not tokens per second) are interpolated, which
+is exact for that law.
+
+Two assumptions stand in the estimate and are what its error against the measured prefill shows:
+a step of ``new`` tokens runs as efficiently per token as the calibrated chunk (smaller batches use
+matrix multiplication and the experts worse), and its mean depth lies as far behind L as the
+chunk's does (``L + new / 2`` against ``L + chunk / 2``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from experiment.errors import CalibrationError
+from experiment.records import CalibrationRow
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Calibrated throughput over depth; make it with ``from_rows``."""
+
+    chunk: int
+    depths: tuple[int, ...]
+    token_s: tuple[float, ...]
+    """Seconds per token at each of ``depths``."""
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[CalibrationRow]) -> Calibration:
+        """Take the calibrated depths in any order.
+
+        Raises:
+            CalibrationError: there is none, a depth occurs twice, or the chunks differ.
+        """
+        ordered = sorted(rows, key=lambda row: row.depth)
+        if not ordered:
+            raise CalibrationError("no depth is calibrated")
+        chunks = {row.chunk for row in ordered}
+        if len(chunks) > 1:
+            raise CalibrationError(
+                f"depths are calibrated with different chunks: {sorted(chunks)}",
+                hint="calibrate all depths with one chunk size",
+            )
+        depths = tuple(row.depth for row in ordered)
+        if len(set(depths)) < len(depths):
+            raise CalibrationError(f"a depth is calibrated twice: {list(depths)}")
+        if any(row.tps_median <= 0 for row in ordered):
+            raise CalibrationError("a calibrated throughput is not positive")
+        return cls(ordered[0].chunk, depths, tuple(1 / row.tps_median for row in ordered))
+
+    def tps(self, depth: int) -> float:
+        """Prefill throughput at ``depth`` in tokens per second.
+
+        Below the shallowest calibrated depth that one's throughput is taken.
+
+        Raises:
+            CalibrationError: ``depth`` is beyond the deepest calibrated one; extrapolating would
+                hide a change of regime such as a cache that no longer fits.
+        """
+        return 1 / self._token_s(depth)
+
+    def estimate_lm_ms(self, new: int, depth: int) -> float:
+        """Milliseconds the language model needs for ``new`` tokens at ``depth``; no image encoding.
+
+        Raises:
+            CalibrationError: ``depth`` is beyond the deepest calibrated one.
+        """
+        return 1000 * new * self._token_s(depth)
+
+    def _token_s(self, depth: int) -> float:
+        if depth > self.depths[-1]:
+            raise CalibrationError(
+                f"depth {depth} is beyond the deepest calibrated one, {self.depths[-1]}",
+                hint="calibrate up to the trace's deepest step",
+            )
+        right = bisect_left(self.depths, depth)
+        if right == 0:
+            return self.token_s[0]
+        low, high = self.depths[right - 1], self.depths[right]
+        share = (depth - low) / (high - low)
+        return (1 - share) * self.token_s[right - 1] + share * self.token_s[right]

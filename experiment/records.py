@@ -1,0 +1,121 @@
+"""The rows that a run produces, as frozen dataclasses: what is handed to the store.
+
+Times are milliseconds and depths are tokens (KV cells) unless a name says otherwise; every
+datetime carries its time zone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+Variant = Literal["fake", "restored", "full", "arithmetic"]
+VARIANTS: tuple[Variant, ...] = ("fake", "restored", "full", "arithmetic")
+
+Status = Literal["ok", "warmup", "invalid", "refused", "failed"]
+"""What became of a measurement.
+
+``ok`` enters the medians. ``warmup`` is a discarded round. ``invalid`` was answered but breaks a
+rule (``cache_n != depth``); ``refused`` could not be asked for or got HTTP 4xx; ``failed`` got no
+answer at all. Only ``failed`` and ``warmup`` are measured again after a resume.
+"""
+
+RunStatus = Literal["running", "finished", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run, as it is known before the first measurement."""
+
+    run_id: str
+    name: str
+    started_at: datetime
+    engine: str
+    pin: str
+    model: str
+    settings: Mapping[str, object]
+    patch_digest: str | None = None
+    image_digest: str | None = None
+    model_digest: str | None = None
+    mmproj_digest: str | None = None
+    trace_digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of the trace; ``depth`` is in ``depth_unit``, ``line`` is that of the trace file."""
+
+    task_id: str
+    step: int
+    depth: int
+    depth_unit: str = "tokens"
+    line: int | None = None
+    new_text: str | None = None
+    new_text_tokens: int | None = None
+    image_width: int | None = None
+    image_height: int | None = None
+    baseline_prefill_s: float | None = None
+    baseline_decode_s: float | None = None
+    baseline_exec_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One request (or, for ``arithmetic``, one estimate) of one step in one round.
+
+    ``round`` counts from 0; warm-up rounds are negative. ``prompt_ms`` contains ``install_ms`` and
+    ``encode_ms``; ``prime_ms`` is outside it. ``raw`` names the file below ``raw/``.
+
+    Raises:
+        ValueError: the fields contradict the status. A caller that judges answers does so first
+            and records what is wrong as ``invalid`` with the reason.
+    """
+
+    task_id: str
+    step: int
+    variant: Variant
+    round: int
+    depth: int
+    status: Status
+    started_at: datetime
+    position_in_round: int | None = None
+    cache_n: int | None = None
+    prompt_n: int | None = None
+    prompt_ms: float | None = None
+    install_ms: float | None = None
+    encode_ms: float | None = None
+    wall_ms: float | None = None
+    prime_ms: float | None = None
+    size_bytes: int | None = None
+    pos_min: int | None = None
+    pos_max: int | None = None
+    n_kv: int | None = None
+    error: str | None = None
+    raw: str | None = None
+
+    def __post_init__(self) -> None:
+        what = f"{self.variant} of step {self.step} in round {self.round}"
+        if self.status == "ok":
+            for name in ("prompt_ms", "install_ms", "encode_ms"):
+                value = getattr(self, name)
+                if value is None or not math.isfinite(value) or value < 0:
+                    raise ValueError(f"{what}: status ok needs {name}, not {value}")
+        elif self.status != "warmup" and not self.error:
+            raise ValueError(f"{what}: status {self.status} needs the reason in error")
+        if self.status == "warmup" and self.round >= 0:
+            raise ValueError(f"{what}: a warm-up round is negative")
+        if self.status == "ok" and self.round < 0:
+            raise ValueError(f"{what}: a negative round is a warm-up")
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationRow:
+    """Prefill throughput of ``chunk`` tokens that start at ``depth``, in tokens per second."""
+
+    depth: int
+    chunk: int
+    tps_median: float
+    tps_samples: tuple[float, ...] = field(default=())

@@ -1,0 +1,131 @@
+"""A server that is ready for a trace: sized context, checked prefix support, prompts that land."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiment.build import Build
+from experiment.client import Client
+from experiment.errors import ModelError
+from experiment.graph import GraphValue, memory_graph, parse_graph
+from experiment.models import ModelFiles
+from experiment.prefix import PrefixBuilder, StepPrompt
+from experiment.screenshot import png_bytes
+from experiment.server import Server, server_arguments
+from experiment.settings import Settings
+from experiment.trace import Step
+from experiment.words import load_words
+
+# The finest grid of image tokens among the vision towers that llama.cpp knows for such models is
+# one token for 28 x 28 pixels; what it overestimates costs only address space.
+_PIXELS_PER_IMAGE_TOKEN = 28
+# Template head and tail, markers around an image, the token that is decoded in the end.
+_CONTEXT_MARGIN = 256
+_CONTEXT_STEP = 256
+
+
+def context_size(steps: Sequence[Step]) -> int:
+    """KV cells that hold the largest step: depth, text, image and some room, a multiple of 256.
+
+    What a text costs is bounded by its UTF-8 bytes, and an image by its size.
+    """
+    largest = max(step.depth + _new_tokens_bound(step) for step in steps)
+    return math.ceil((largest + _CONTEXT_MARGIN) / _CONTEXT_STEP) * _CONTEXT_STEP
+
+
+def _new_tokens_bound(step: Step) -> int:
+    text = len((step.new_text or "").encode()) + (step.new_tokens or 0)
+    if step.screenshot is None:
+        return text
+    columns = math.ceil(step.screenshot.width / _PIXELS_PER_IMAGE_TOKEN)
+    rows = math.ceil(step.screenshot.height / _PIXELS_PER_IMAGE_TOKEN)
+    return text + columns * rows
+
+
+@dataclass(frozen=True)
+class Session:
+    """One running server and what was found out about it."""
+
+    server: Server
+    client: Client
+    prefixes: PrefixBuilder
+    graph: dict[str, GraphValue]
+    seed: int
+
+    def prompt_of(self, step: Step) -> StepPrompt:
+        """The prompt of a step, with its screenshot rendered or read."""
+        shot = step.screenshot
+        image = None if shot is None else png_bytes(shot, _image_seed(self.seed, step))
+        return self.prefixes.step_prompt(step, image)
+
+
+def _image_seed(seed: int, step: Step) -> int:
+    # Screens differ from step to step; the trace's line tells the steps apart.
+    return (seed * 1_000_003 + step.line) % 2**32
+
+
+@contextmanager
+def open_session(
+    settings: Settings, build: Build, model: ModelFiles, steps: Sequence[Step], log: Path
+) -> Iterator[Session]:
+    """Start a server for these steps and stop it at the end, whatever happens.
+
+    Raises:
+        ServerError: it does not start.
+        ModelError: its memory cannot take a prefix, or the model has no vision tower and a step
+            has a screenshot.
+        PrefixError: the tokenizer has no placeholder of one token.
+    """
+    context = settings.server.context or context_size(steps)
+    server = Server(
+        build.server,
+        server_arguments(settings, model, context),
+        log,
+        start_timeout_s=settings.server.start_timeout_s,
+        request_timeout_s=settings.server.request_timeout_s,
+    )
+    with server:
+        props = server.client.props()
+        graph = parse_graph(server.log_text()) | memory_graph(props)
+        _check_support(graph, props, steps, model)
+        prefixes = PrefixBuilder(
+            server.client,
+            load_words(),
+            seed=settings.seed,
+            max_depth=max(step.depth for step in steps),
+            media_marker=str(props.get("media_marker", "")),
+        )
+        yield Session(server, server.client, prefixes, graph, settings.seed)
+
+
+def _check_support(
+    graph: dict[str, GraphValue],
+    props: dict[str, object],
+    steps: Sequence[Step],
+    model: ModelFiles,
+) -> None:
+    if "memory_class" not in graph:
+        raise ModelError(
+            "this server does not know prefixes", hint="build it with the patches: invoke build"
+        )
+    for key, what in (("can_fake_prefix", "fabricated"), ("can_save_prefix", "restored")):
+        if not graph[key]:
+            raise ModelError(
+                f"the model's memory (class: {graph['memory_class']}) cannot take a {what} prefix",
+                where=str(model.model),
+                hint="models with plain attention, recurrent or hybrid memory can; "
+                "sliding-window attention cannot",
+            )
+    modalities = props.get("modalities")
+    sees = isinstance(modalities, dict) and bool(modalities.get("vision"))
+    first = next((step for step in steps if step.screenshot is not None), None)
+    if first is not None and not sees:
+        raise ModelError(
+            f"line {first.line} of the trace has a screenshot, but the model has no vision tower",
+            where=str(model.model),
+            hint="name its mmproj file with --mmproj, or use a trace without screenshots",
+        )

@@ -1,0 +1,243 @@
+"""The command line: every task parses its flags, calls one function of the package and prints."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from invoke import Collection, Context, Exit, task
+
+from experiment import build as builds
+from experiment import checks, compare, engine, models, tables
+from experiment import bench as benchmark
+from experiment.engine import Engine
+from experiment.errors import ExperimentError, SettingsError, TraceError
+from experiment.paths import ROOT
+from experiment.progress import RichProgress
+from experiment.settings import Settings, load_settings
+from experiment.trace import Trace, load_trace
+
+SMOKE_TRACE = ROOT / "data" / "traces" / "smoke.jsonl"
+DEFAULT_TRACE = ROOT / "data" / "traces" / "computer-use.jsonl"
+
+SHARED = {
+    "engine": "where it happens: auto or native",
+    "pin": "llama.cpp source to build, a name in docker/pins.toml",
+    "source": "llama.cpp checkout, for --pin local",
+    "model": "stand-in shape (nano, holo3-mini, holo3-35b-a3b) or path of a GGUF file",
+    "mmproj": "vision tower (GGUF) of one's own model",
+}
+
+
+@contextmanager
+def _user_errors() -> Iterator[None]:
+    """Turn what a user can cause into one message and an exit code; anything else is our fault."""
+    try:
+        yield
+    except ExperimentError as error:
+        raise Exit(f"error: {error}", code=error.exit_code) from error
+    except KeyboardInterrupt:
+        raise Exit("interrupted; `invoke run --resume NAME` goes on with a run", code=130) from None
+
+
+def _settings(**flags: object) -> Settings:
+    names = {
+        "engine": "engine",
+        "pin": "build.pin",
+        "source": "build.source",
+        "jobs": "build.jobs",
+        "model": "model.name",
+        "mmproj": "model.mmproj",
+        "rounds": "schedule.rounds",
+        "full_rounds": "schedule.full_rounds",
+        "seed": "seed",
+    }
+    return load_settings(
+        {names[flag]: _value(flag, value) for flag, value in flags.items() if value is not None}
+    )
+
+
+def _value(flag: str, value: object) -> object:
+    """Refuse what is surely a slip: invoke hands over `--trace --dry` as the value `--dry`."""
+    option = f"--{flag.replace('_', '-')}"
+    if isinstance(value, str) and not value.strip():
+        raise SettingsError("needs a value after the equals sign", where=option)
+    if isinstance(value, str) and value.startswith("-"):
+        raise SettingsError(
+            f"got {value!r}, which looks like another flag",
+            where=option,
+            hint=f"give the value as {option}=VALUE; a file whose name begins with - as ./{value}",
+        )
+    return value
+
+
+def _choose(settings: Settings) -> Engine:
+    chosen = engine.choose(settings)
+    print(f"engine: {chosen.name} ({chosen.reason})")
+    return chosen
+
+
+def _trace(trace: Any) -> tuple[Trace, str]:
+    """The trace that --trace asks for, checked before anything is built, and the run's name."""
+    if trace is None or trace is False:
+        return load_trace(SMOKE_TRACE), "smoke"
+    if trace is True:
+        return load_trace(DEFAULT_TRACE), DEFAULT_TRACE.stem
+    path = Path(str(_value("trace", trace)))
+    if not path.exists():
+        raise TraceError("the file does not exist", where=f"--trace={path}")
+    return load_trace(path), path.stem
+
+
+@task(help=SHARED | {"jobs": "compiler jobs at once (default: usable cores)"})
+def build(
+    c: Context,
+    engine: str | None = None,
+    pin: str | None = None,
+    source: str | None = None,
+    model: str | None = None,
+    mmproj: str | None = None,
+    jobs: int | None = None,
+) -> None:
+    """Build the patched llama.cpp server and make the stand-in model."""
+    with _user_errors(), RichProgress() as progress:
+        settings = _settings(
+            engine=engine, pin=pin, source=source, model=model, mmproj=mmproj, jobs=jobs
+        )
+        progress.say(_choose(settings).build(settings, progress))
+
+
+@task(
+    optional=["trace"],
+    help=SHARED
+    | {
+        "trace": "replay the default trace (--trace) or a file (--trace=FILE); without it, "
+        "a four-step smoke trace",
+        "rounds": "rounds of fake and restored",
+        "full-rounds": "rounds of full, the control",
+        "resume": "go on with this run (name or folder); it keeps its own settings and trace",
+    },
+)
+def run(
+    c: Context,
+    trace: str | None = None,
+    engine: str | None = None,
+    pin: str | None = None,
+    source: str | None = None,
+    model: str | None = None,
+    mmproj: str | None = None,
+    rounds: int | None = None,
+    full_rounds: int | None = None,
+    resume: str | None = None,
+) -> None:
+    """Replay an agent trace and compare fake, restored, full and arithmetic prefill."""
+    with _user_errors():
+        flags = {
+            "pin": pin,
+            "source": source,
+            "model": model,
+            "mmproj": mmproj,
+            "rounds": rounds,
+            "full_rounds": full_rounds,
+        }
+        settings = _settings(engine=engine, **flags)
+        if resume is not None:
+            given = [name for name, value in {"trace": trace, **flags}.items() if value is not None]
+            if given:
+                raise SettingsError(
+                    f"--{given[0].replace('_', '-')} cannot go with --resume: "
+                    "the run keeps what it began with"
+                )
+            folder = compare.find_run(settings.results_dir, str(_value("resume", resume)))
+            with RichProgress() as progress:
+                folder = _choose(settings).resume(folder, progress)
+        else:
+            steps, name = _trace(trace)
+            with RichProgress() as progress:
+                folder = _choose(settings).run(settings, steps, name, progress)
+        print(tables.render(compare.load(folder), "table"))
+
+
+@task(
+    name="compare",
+    help={
+        "run": "name or folder of a run (default: the newest)",
+        "format": "table, json, csv or md",
+    },
+)
+def compare_(c: Context, run: str | None = None, format: str = "table") -> None:
+    """Print what a run measured, from its database alone."""
+    with _user_errors():
+        form = tables.check_format(str(_value("format", format)))
+        wanted = None if run is None else str(_value("run", run))
+        folder = compare.find_run(_settings().results_dir, wanted)
+        print(tables.render(compare.load(folder), form))
+
+
+@task(
+    help={
+        "shape": "nano, holo3-mini or holo3-35b-a3b",
+        "seed": "of the random weights",
+        "pin": SHARED["pin"],
+        "source": SHARED["source"],
+    }
+)
+def model(
+    c: Context,
+    shape: str = "nano",
+    seed: int | None = None,
+    pin: str | None = None,
+    source: str | None = None,
+) -> None:
+    """Write a stand-in model: the real architecture and tokenizer, random weights."""
+    with _user_errors(), RichProgress() as progress:
+        settings = _settings(model=models.check_shape(shape), seed=seed, pin=pin, source=source)
+        made = models.resolve(settings, builds.obtain_source(settings, progress), progress)
+        print(f"{made.model}\n{made.mmproj}")
+
+
+@task(help={"unit": "only what needs neither a compiler nor the server", "select": "pytest's -k"})
+def test(c: Context, unit: bool = False, select: str | None = None) -> None:
+    """Run the tests; those of the server use the build with assertions, made if need be."""
+    with _user_errors():
+        raise Exit(code=checks.run_tests(unit_only=unit, select=select))
+
+
+@task
+def lint(c: Context) -> None:
+    """Check style and types (ruff, mypy)."""
+    raise Exit(code=checks.run_lint())
+
+
+@task(help=SHARED)
+def bench(
+    c: Context,
+    engine: str | None = None,
+    pin: str | None = None,
+    source: str | None = None,
+    model: str | None = None,
+    mmproj: str | None = None,
+) -> None:
+    """Measure what the tool itself costs: a whole default run, and the driver for each request."""
+    with _user_errors(), RichProgress() as progress:
+        settings = _settings(engine=engine, pin=pin, source=source, model=model, mmproj=mmproj)
+        figures = benchmark.measure(_choose(settings), settings, load_trace(DEFAULT_TRACE), progress)
+        print(benchmark.render(figures))
+
+
+@task(help={"results": "remove the results as well"})
+def clean(c: Context, results: bool = False) -> None:
+    """Remove downloaded sources, builds and stand-in models; the next build starts from nothing."""
+    with _user_errors():
+        settings = _settings()
+        for folder in [settings.cache_dir, *([settings.results_dir] if results else [])]:
+            if folder.exists():
+                shutil.rmtree(folder)
+                print(f"removed {folder}")
+
+
+namespace = Collection(build, run, compare_, model, test, lint, bench, clean)

@@ -1,0 +1,144 @@
+"""The data of the project: named by hash, made by its generator, true to its README."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from experiment.paths import ROOT
+from experiment.trace import Step, Trace, load_trace
+from experiment.words import load_words
+
+DATA = ROOT / "data"
+IMAGE_TOKENS = {(640, 360): 20 * 11, (960, 540): 30 * 17}
+NOT_DATA = {"README.md", "generate.py", "registry.txt"}
+
+
+def default_trace() -> Trace:
+    return load_trace(DATA / "traces" / "computer-use.jsonl")
+
+
+def image_tokens(step: Step) -> int:
+    shot = step.screenshot
+    return IMAGE_TOKENS[shot.width, shot.height] if shot else 0
+
+
+def new_tokens(step: Step) -> int:
+    """A word of text counts as four thirds of a token."""
+    text = step.new_tokens or round(len((step.new_text or "").split()) * 4 / 3)
+    return text + image_tokens(step)
+
+
+def tasks(trace: Trace) -> dict[str, list[Step]]:
+    found: dict[str, list[Step]] = {}
+    for step in trace.steps:
+        found.setdefault(step.task_id, []).append(step)
+    return found
+
+
+def test_registry_names_each_file_with_its_hash() -> None:
+    lines = (DATA / "registry.txt").read_text(encoding="ascii").splitlines()
+    registered = dict(line.split(" ") for line in lines)
+    files = {
+        path.relative_to(DATA).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in DATA.rglob("*")
+        if path.is_file() and path.name not in NOT_DATA and "__pycache__" not in path.parts
+    }
+    assert registered == files
+    assert list(registered) == sorted(registered)
+
+
+def test_generator_reproduces_the_committed_files(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, DATA / "generate.py", tmp_path], check=True)
+    for name in ("traces/computer-use.jsonl", "traces/smoke.jsonl", "registry.txt"):
+        assert (tmp_path / name).read_bytes() == (DATA / name).read_bytes(), name
+
+
+def test_readme_names_each_file() -> None:
+    readme = (DATA / "README.md").read_text(encoding="utf-8")
+    for line in (DATA / "registry.txt").read_text(encoding="ascii").splitlines():
+        assert f"`{line.split(' ')[0]}`" in readme
+
+
+def test_default_trace_is_what_a_run_is_planned_for() -> None:
+    trace = default_trace()
+    assert len(tasks(trace)) >= 3
+    assert len(trace.steps) >= 18
+    depths = [step.depth for step in trace.steps]
+    assert 300 <= min(depths) <= 350
+    assert 7_500 <= max(depths) <= 8_000
+    assert {step.depth_unit for step in trace.steps} == {"tokens"}
+    # `full` prefills this many tokens a round, fake and restored new_tokens() a round.
+    assert sum(step.depth + new_tokens(step) for step in trace.steps) <= 75_000
+    sizes = {(s.screenshot.width, s.screenshot.height) for s in trace.steps if s.screenshot}
+    assert sizes == set(IMAGE_TOKENS)
+
+
+def test_default_trace_holds_every_form_of_new_content() -> None:
+    forms = {
+        ("text" if step.new_text else "tokens", step.screenshot is not None)
+        for step in default_trace().steps
+    }
+    assert forms == {("text", True), ("tokens", True), ("text", False), ("tokens", False)}
+    for task in tasks(default_trace()).values():
+        assert task[0].new_text
+        assert [step.step for step in task] == list(range(len(task)))
+
+
+@pytest.mark.parametrize("name", ["computer-use", "smoke"])
+def test_depths_follow_from_appending_and_evicting(name: str) -> None:
+    """What a step leaves behind, plus its answer, less whole screenshots, is the next depth."""
+    for task in tasks(load_trace(DATA / "traces" / f"{name}.jsonl")).values():
+        held = 0
+        for step, following in pairwise(task):
+            held += step.screenshot is not None
+            assert step.baseline.decode_s is not None
+            answer = round(step.baseline.decode_s * 25)
+            evicted = step.depth + new_tokens(step) + answer - following.depth
+            if evicted:
+                size = next(image_tokens(s) for s in task if s.screenshot)
+                assert evicted == (held - 3) * size
+                held = 3
+
+
+def test_depth_falls_by_eviction_and_grows_again() -> None:
+    falls = 0
+    for task in tasks(default_trace()).values():
+        depths = [step.depth for step in task]
+        for place, (before, after) in enumerate(pairwise(depths)):
+            if after < before:
+                falls += 1
+                assert depths[place + 2] > after
+    assert falls == 2
+
+
+def test_baseline_times_follow_the_readme_rule() -> None:
+    for step in default_trace().steps:
+        prefill_s = (step.depth + new_tokens(step)) / 1500 + image_tokens(step) / 900
+        assert step.baseline.prefill_s == pytest.approx(prefill_s, abs=0.0006)
+        assert step.baseline.exec_s is not None
+        assert 0.1 <= step.baseline.exec_s <= 2.5
+
+
+def test_smoke_trace_is_four_short_steps() -> None:
+    steps = load_trace(DATA / "traces" / "smoke.jsonl").steps
+    assert len(steps) == 4
+    assert 1_400 <= max(step.depth for step in steps) <= 1_500
+    assert sum(step.screenshot is None for step in steps) == 1
+    assert {image_tokens(step) for step in steps} == {0, 220, 510}
+
+
+def test_words_are_different_short_lower_case_ascii() -> None:
+    words = load_words()
+    assert len(words) == 800
+    assert list(words) == sorted(set(words))
+    for word in words:
+        assert word.isascii()
+        assert word.isalpha()
+        assert word.islower()
+        assert 3 <= len(word) <= 10

@@ -1,0 +1,203 @@
+"""Traces: what is read from good rows, and the exact error of each row that is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from PIL import Image
+
+from experiment.errors import TraceError
+from experiment.paths import ROOT
+from experiment.screenshot import Screenshot
+from experiment.trace import MAX_LINE_BYTES, Baseline, load_trace
+
+BAD = Path(__file__).parent / "bad" / "traces"
+BAD_NAMES = sorted(path.stem for path in BAD.glob("*.jsonl"))
+
+
+def write(folder: Path, *rows: object) -> Path:
+    """A trace of these rows; a string is a line as it stands."""
+    path = folder / "t.jsonl"
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def row(step: float = 0, **fields: object) -> dict[str, object]:
+    return {"task_id": "t", "step": step, "depth": 300, "new": {"tokens": 20}, **fields}
+
+
+def refusal(path: Path) -> TraceError:
+    with pytest.raises(TraceError) as caught:
+        load_trace(path)
+    return caught.value
+
+
+def test_every_bad_trace_has_an_expected_error() -> None:
+    assert len(BAD_NAMES) > 60
+    assert sorted(path.stem for path in BAD.glob("*.expected")) == BAD_NAMES
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_bad_trace_gives_its_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(BAD)
+    error = refusal(Path(f"{name}.jsonl"))
+    expected = Path(f"{name}.expected").read_text(encoding="utf-8").rstrip("\n")
+    assert f"{error.where}: {error.what}" == expected
+    assert error.hint == "schemas/trace.schema.json says what each field holds"
+    assert error.exit_code == 2
+
+
+def test_a_row_becomes_a_step(tmp_path: Path) -> None:
+    Image.new("RGB", (48, 40)).save(tmp_path / "s.png")
+    path = write(
+        tmp_path,
+        row(
+            depth_unit="positions",
+            new={"text": "Öffne die Tür 🚪", "screenshot": "s.png"},
+            baseline={"prefill_s": 1, "exec_s": 0.25},
+        ),
+        "",
+        row(2.0, depth=0, new={"tokens": 7}),
+        row(9, new={"screenshot": {"width": 640, "height": 360}}),
+    )
+    first, second, third = load_trace(path).steps
+    assert (first.task_id, first.step, first.depth, first.line) == ("t", 0, 300, 1)
+    assert first.depth_unit == "positions"
+    assert (first.new_text, first.new_tokens) == ("Öffne die Tür 🚪", None)
+    assert first.screenshot == Screenshot(tmp_path.resolve() / "s.png", 48, 40)
+    assert first.baseline == Baseline(1.0, None, 0.25)
+    assert (second.step, second.depth, second.depth_unit, second.line) == (2, 0, "tokens", 3)
+    assert type(second.step) is int
+    assert (second.new_text, second.new_tokens, second.screenshot) == (None, 7, None)
+    assert second.baseline == Baseline()
+    assert third.screenshot == Screenshot(None, 640, 360)
+
+
+def test_trace_knows_its_digest_and_largest_depth(tmp_path: Path) -> None:
+    path = write(tmp_path, row(0, depth=9), row(1, depth=5000), row(2, depth=10))
+    trace = load_trace(path)
+    assert trace.path == path
+    assert trace.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert trace.max_depth == 5000
+
+
+def test_line_ends_of_windows_and_a_missing_last_one_are_fine(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(f"{json.dumps(row(0))}\r\n{json.dumps(row(1))}".encode())
+    assert [step.line for step in load_trace(path).steps] == [1, 2]
+
+
+def test_tasks_may_take_turns(tmp_path: Path) -> None:
+    rows = [row(3), row(0, task_id="u"), row(4), row(1, task_id="u")]
+    assert [step.step for step in load_trace(write(tmp_path, *rows)).steps] == [3, 0, 4, 1]
+
+
+def test_a_file_may_be_named_twice_and_is_read_once(tmp_path: Path) -> None:
+    Image.new("L", (32, 32)).save(tmp_path / "s.jpg")
+    shot = {"screenshot": "s.jpg"}
+    first, second = load_trace(write(tmp_path, row(0, new=shot), row(1, new=shot))).steps
+    assert first.screenshot is second.screenshot
+
+
+def test_paths_are_relative_to_the_trace_not_to_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a" / "shots").mkdir(parents=True)
+    Image.new("L", (32, 32)).save(tmp_path / "a" / "shots" / "s.png")
+    write(tmp_path / "a", row(new={"screenshot": "shots/../shots/s.png"}))
+    monkeypatch.chdir(tmp_path)
+    (step,) = load_trace(Path("a/t.jsonl")).steps
+    assert step.screenshot is not None
+    assert step.screenshot.path == tmp_path.resolve() / "a" / "shots" / "s.png"
+
+
+def test_a_link_may_not_leave_the_folder(tmp_path: Path) -> None:
+    inside = tmp_path / "traces"
+    inside.mkdir()
+    Image.new("L", (32, 32)).save(tmp_path / "s.png")
+    (inside / "link.png").symlink_to(tmp_path / "s.png")
+    (inside / "up").symlink_to(tmp_path)
+    path = write(
+        inside, row(0, new={"screenshot": "link.png"}), row(1, new={"screenshot": "up/s.png"})
+    )
+    what = refusal(path).what
+    assert f"{path}:1: new.screenshot: 'link.png' leaves the folder of the trace" in what
+    assert f"{path}:2: new.screenshot: 'up/s.png' leaves the folder of the trace" in what
+
+
+def test_a_link_within_the_folder_is_followed(tmp_path: Path) -> None:
+    Image.new("L", (32, 32)).save(tmp_path / "s.png")
+    (tmp_path / "link.png").symlink_to("s.png")
+    (step,) = load_trace(write(tmp_path, row(new={"screenshot": "link.png"}))).steps
+    assert step.screenshot == Screenshot(tmp_path.resolve() / "s.png", 32, 32)
+
+
+def test_links_in_a_circle_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.png").symlink_to("b.png")
+    (tmp_path / "b.png").symlink_to("a.png")
+    error = refusal(write(tmp_path, row(new={"screenshot": "a.png"})))
+    assert error.what.startswith("new.screenshot: 'a.png' cannot be read: ")
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    error = refusal(write(tmp_path, row(new={"screenshot": "pipe.png"})))
+    assert error.what == "new.screenshot: 'pipe.png' is not a file"
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    assert str(refusal(tmp_path / "pipe.jsonl")) == f"{tmp_path}/pipe.jsonl: is not a file"
+
+
+def test_a_trace_that_does_not_exist_or_is_a_folder(tmp_path: Path) -> None:
+    assert str(refusal(tmp_path / "x")) == f"{tmp_path}/x: the trace does not exist"
+    assert str(refusal(tmp_path)) == f"{tmp_path}: is not a file"
+    long = tmp_path / ("x" * 300)
+    assert str(refusal(long)) == f"{long}: the trace cannot be read: File name too long"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_trace_that_may_not_be_read(tmp_path: Path) -> None:
+    path = write(tmp_path, row())
+    path.chmod(0)
+    assert refusal(path).what == "the trace cannot be read: Permission denied"
+
+
+def test_a_line_of_the_largest_size_is_read_and_one_more_byte_is_refused(tmp_path: Path) -> None:
+    empty = len(json.dumps(row(new={"text": ""}))) + 1
+    fits = row(new={"text": "x" * (MAX_LINE_BYTES - empty)})
+    (step,) = load_trace(write(tmp_path, fits)).steps
+    assert step.new_text is not None
+    long = row(new={"text": "x" * (MAX_LINE_BYTES - empty + 1)})
+    path = write(tmp_path, row(0), long, row(2, depth=-1))
+    error = refusal(path)
+    assert (error.where, error.what) == (f"{path}:2", "the row is longer than 8 MiB")
+
+
+@pytest.mark.parametrize("levels", [10, 300, 900, 5_000, 100_000])
+@pytest.mark.parametrize("form", ["[%s]", '{"a": %s}'])
+def test_depth_of_nesting_gives_a_sentence_at_every_level(
+    levels: int, form: str, tmp_path: Path
+) -> None:
+    start, end = form.split("%s")
+    nested = start * levels + "1" + end * levels
+    line = f'{{"task_id": "t", "step": 0, "depth": 1, "new": {nested}}}'
+    what = refusal(write(tmp_path, line)).what
+    assert len(what) < 1_000
+    assert what == "the row is nested too deeply" or ("new" in what and levels < 100_000)
+
+
+def test_the_digest_is_of_the_whole_file_also_past_blank_lines(tmp_path: Path) -> None:
+    path = write(tmp_path, row(), "", "  ", "")
+    assert load_trace(path).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_schema_is_a_valid_one_and_describes_every_field() -> None:
+    schema = json.loads((ROOT / "schemas" / "trace.schema.json").read_text(encoding="utf-8"))
+    Draft202012Validator.check_schema(schema)
+    assert all(field["description"] for field in schema["properties"].values())
+    assert "M-RoPE" in schema["properties"]["depth_unit"]["description"]
