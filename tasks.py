@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from invoke import Collection, Context, Exit, task
+from invoke.collection import Collection
+from invoke.context import Context
+from invoke.exceptions import Exit
+from invoke.tasks import task
 
-from experiment import build as builds
-from experiment import checks, compare, engine, models, tables
 from experiment import bench as benchmark
+from experiment import checks, compare, engine, models, tables
 from experiment.engine import Engine
 from experiment.errors import ExperimentError, SettingsError, TraceError
 from experiment.paths import ROOT
+from experiment.pins import pin_named
 from experiment.progress import RichProgress
 from experiment.settings import Settings, load_settings
+from experiment.shapes import SHAPES
+from experiment.source import obtain
 from experiment.trace import Trace, load_trace
 
 SMOKE_TRACE = ROOT / "data" / "traces" / "smoke.jsonl"
+OVERHEAD_TRACE = ROOT / "data" / "traces" / "overhead.jsonl"
 DEFAULT_TRACE = ROOT / "data" / "traces" / "computer-use.jsonl"
 
 SHARED = {
@@ -159,7 +164,7 @@ def run(
             steps, name = _trace(trace)
             with RichProgress() as progress:
                 folder = _choose(settings).run(settings, steps, name, progress)
-        print(tables.render(compare.load(folder), "table"))
+        print(tables.render(compare.load(folder), "table"), end="")
 
 
 @task(
@@ -172,10 +177,16 @@ def run(
 def compare_(c: Context, run: str | None = None, format: str = "table") -> None:
     """Print what a run measured, from its database alone."""
     with _user_errors():
-        form = tables.check_format(str(_value("format", format)))
+        form = next((form for form in tables.FORMATS if form == format), None)
+        if form is None:
+            raise SettingsError(
+                f"there is no format {format!r}",
+                where="--format",
+                hint=f"choose one of {', '.join(tables.FORMATS)}",
+            )
         wanted = None if run is None else str(_value("run", run))
         folder = compare.find_run(_settings().results_dir, wanted)
-        print(tables.render(compare.load(folder), form))
+        print(tables.render(compare.load(folder), form), end="")
 
 
 @task(
@@ -195,8 +206,16 @@ def model(
 ) -> None:
     """Write a stand-in model: the real architecture and tokenizer, random weights."""
     with _user_errors(), RichProgress() as progress:
-        settings = _settings(model=models.check_shape(shape), seed=seed, pin=pin, source=source)
-        made = models.resolve(settings, builds.obtain_source(settings, progress), progress)
+        if shape not in SHAPES:
+            raise SettingsError(
+                f"there is no shape {shape!r}",
+                where="--shape",
+                hint=f"choose one of {', '.join(SHAPES)}",
+            )
+        settings = _settings(model=shape, seed=seed, pin=pin, source=source)
+        wanted = pin_named(settings.build.pin)
+        tree = obtain(wanted, settings.cache_dir, progress, settings.build.source)
+        made = models.resolve(settings, tree, progress)
         print(f"{made.model}\n{made.mmproj}")
 
 
@@ -225,7 +244,8 @@ def bench(
     """Measure what the tool itself costs: a whole default run, and the driver for each request."""
     with _user_errors(), RichProgress() as progress:
         settings = _settings(engine=engine, pin=pin, source=source, model=model, mmproj=mmproj)
-        figures = benchmark.measure(_choose(settings), settings, load_trace(DEFAULT_TRACE), progress)
+        traces = load_trace(DEFAULT_TRACE), load_trace(OVERHEAD_TRACE)
+        figures = benchmark.measure(_choose(settings), settings, *traces, progress)
         print(benchmark.render(figures))
 
 

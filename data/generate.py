@@ -143,12 +143,21 @@ SMOKE_LARGE = Task(
     moves=(Move(tokens=(30, 60)),),
 )
 
+OVERHEAD = Task(
+    "overhead",
+    SMALL,
+    most_screenshots=1,
+    answer_tokens=(1, 1),
+    moves=(Move(tokens=(64, 64), screen=False),),
+)
+
 TRACES = {
     "traces/computer-use.jsonl": (
         (INVOICES, (300, 340)),
         (SETTINGS, (300, 400)),
         (BACKUP, (300, 400)),
     ),
+    "traces/overhead.jsonl": ((OVERHEAD, (4096, 4096)),),
     "traces/smoke.jsonl": ((SMOKE, (300, 340)), (SMOKE_LARGE, (1400, 1500))),
 }
 """Tasks of each trace, each with the bounds of the depth it begins at."""

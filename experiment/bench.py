@@ -1,4 +1,4 @@
-"""What the tool itself costs: a whole run, the driver's share of each request, installing a prefix."""
+"""What the tool itself costs: a whole run, the driver's share of a request, an install."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from experiment.database import DATABASE
 from experiment.engine import Engine
 from experiment.progress import Progress
 from experiment.settings import Settings
-from experiment.trace import Baseline, Step, Trace
+from experiment.trace import Trace
 
-OVERHEAD_DEPTH = 4096
 OVERHEAD_ROUNDS = 20
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: all samples in milliseconds (seconds for a whole run), and what was asked of it."""
+    """All samples of one figure in ``unit``, and the target for their median if there is one."""
 
     what: str
     unit: str
@@ -34,8 +33,10 @@ class Figure:
         return statistics.median(self.samples)
 
 
-def measure(engine: Engine, settings: Settings, trace: Trace, progress: Progress) -> list[Figure]:
-    """Run the default trace once and a one-step trace at L = 4,096 often, and read their figures.
+def measure(
+    engine: Engine, settings: Settings, trace: Trace, overhead: Trace, progress: Progress
+) -> list[Figure]:
+    """Run a whole trace once, and a trace of one step often, and read the figures.
 
     Both runs leave their results folders, so every figure can be looked up.
     """
@@ -50,7 +51,7 @@ def measure(engine: Engine, settings: Settings, trace: Trace, progress: Progress
             )
         }
     )
-    folder = engine.run(often, _one_step(trace), "bench-overhead", progress)
+    folder = engine.run(often, overhead, "bench-overhead", progress)
     with duckdb.connect(str(folder / DATABASE), read_only=True) as connection:
         rows = connection.execute(
             "SELECT variant, wall_ms - prompt_ms, install_ms, prefill_ms FROM measurement "
@@ -58,7 +59,7 @@ def measure(engine: Engine, settings: Settings, trace: Trace, progress: Progress
         ).fetchall()
     fake = [row for row in rows if row[0] == "fake"]
     restored = [row for row in rows if row[0] == "restored"]
-    at = f"L = {OVERHEAD_DEPTH:,}"
+    at = f"L = {overhead.max_depth:,}"
     return [
         Figure(f"default run ({len(trace.steps)} steps), build excluded", "s", (whole_s,), 240.0),
         Figure(f"driver per request, fake, {at}", "ms", tuple(row[1] for row in fake), 30.0),
@@ -68,21 +69,6 @@ def measure(engine: Engine, settings: Settings, trace: Trace, progress: Progress
         Figure(f"install a fake prefix, {at}", "ms", tuple(row[2] for row in fake), None),
         Figure(f"restore a saved state, {at}", "ms", tuple(row[2] for row in restored), None),
     ]
-
-
-def _one_step(trace: Trace) -> Trace:
-    step = Step(
-        task_id="overhead",
-        step=0,
-        depth=OVERHEAD_DEPTH,
-        depth_unit="tokens",
-        new_text=None,
-        new_tokens=64,
-        screenshot=None,
-        baseline=Baseline(),
-        line=1,
-    )
-    return Trace(trace.path, (step,), trace.sha256)
 
 
 def render(figures: Sequence[Figure]) -> str:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from experiment import build, models, run
+from experiment import build, models
 from experiment.build import Build
 from experiment.patches import load_series
 from experiment.paths import ROOT
 from experiment.progress import Progress
+from experiment.run import Ingredients, resume, start
 from experiment.settings import Settings
 from experiment.trace import Trace
 
@@ -25,8 +26,11 @@ class Engine(Protocol):
         reason: why this one, for the first line a task prints.
     """
 
-    name: str
-    reason: str
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def reason(self) -> str: ...  # noqa: D102
 
     def build(self, settings: Settings, progress: Progress) -> str:
         """Make everything that a run needs and return a line that says what there is now."""
@@ -56,15 +60,15 @@ class NativeEngine:
     def run(self, settings: Settings, trace: Trace, name: str, progress: Progress) -> Path:
         """See `Engine.run`."""
         made = self._ingredients(settings, progress)
-        return run.start(settings, trace, name, self.name, made, progress)
+        return start(settings, trace, name, self.name, made, progress)
 
     def resume(self, folder: Path, progress: Progress) -> Path:
         """See `Engine.resume`."""
-        return run.resume(folder, lambda settings: self._ingredients(settings, progress), progress)
+        return resume(folder, lambda settings: self._ingredients(settings, progress), progress)
 
-    def _ingredients(self, settings: Settings, progress: Progress) -> run.Ingredients:
+    def _ingredients(self, settings: Settings, progress: Progress) -> Ingredients:
         built: Build = build.build(settings, "release", progress)
-        return run.Ingredients(
+        return Ingredients(
             built, load_series(PATCHES), models.resolve(settings, built.source, progress)
         )
 

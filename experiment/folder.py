@@ -1,4 +1,4 @@
-"""The files of a results folder beside its database, and the copy of the trace that resume reads."""
+"""The files of a results folder beside its database, among them the trace that resume reads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def keep_trace(trace: Trace, folder: Path) -> Trace:
     return load_trace(folder / TRACE)
 
 
-def write_records(folder: Path, build: Build, series: Series, hostname: str | None = None) -> None:
+def write_records(folder: Path, build: Build, series: Series) -> None:
     """Write ``host.json``, ``build.json`` and ``git_diff.patch`` (the patch series as one diff)."""
     host = {
         "facts": host_facts(),

@@ -50,7 +50,7 @@ class Judge:
         self._expected[(task_id, step)] = expected
 
     def problem(self, step: Step, variant: Variant, timings: Mapping[str, Any]) -> str | None:
-        """Why this answer must not count, or None. A first good one sets what later ones must be."""
+        """Why an answer must not count, or None. A first good one sets what later ones must be."""
         prefix = timings.get("prefix")
         if not isinstance(prefix, Mapping):
             return "the server did not report how the prefix was put in place; is it patched?"

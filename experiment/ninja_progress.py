@@ -25,14 +25,14 @@ _STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
 class FailedStep:
     """Collects what the first failing step printed out of Ninja's output, line by line."""
 
-    lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_SHOWN))
+    title: str = ""
+    lines: list[str] = field(default_factory=list)
     _state: str = "before"
 
     def feed(self, line: str) -> None:
-        """Take the next line; the one after ``FAILED:`` is the command, which only the log keeps."""
+        """Take the next line; the command, after ``FAILED:``, is for the log only."""
         if self._state == "before" and line.startswith("FAILED: "):
-            self._state = "command"
-            self.lines.append(line)
+            self._state, self.title = "command", line
         elif self._state == "command":
             self._state = "output"
         elif self._state == "output":
@@ -40,6 +40,12 @@ class FailedStep:
                 self._state = "after"
             else:
                 self.lines.append(line)
+
+    def shown(self) -> list[str]:
+        """Return what a person wants to see: the lines from the first error on, or the last."""
+        at = next((at for at, line in enumerate(self.lines) if "error:" in line), len(self.lines))
+        start = max(0, min(at, len(self.lines) - LINES_SHOWN))
+        return [self.title, *self.lines[start : start + LINES_SHOWN]] if self.title else []
 
 
 def run_logged(
@@ -99,7 +105,7 @@ def run_logged(
         child.terminate()
         child.wait()
     if code:
-        shown = list(failed.lines or tail)
+        shown = failed.shown() or list(tail)
         raise BuildError(
             f"{what} failed:\n" + "\n".join(shown),
             where=log.name,

@@ -1,4 +1,4 @@
-"""Prompts whose new content starts at token index L exactly, for any tokenizer and chat template."""
+"""Prompts whose new content starts at token L exactly, for any tokenizer and chat template."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def spawn(
 
 
 def stop(child: subprocess.Popen[bytes], grace_s: float = 5.0) -> int:
-    """End a child: SIGTERM to its group, SIGKILL after ``grace_s`` seconds. Returns its exit code."""
+    """End a child: SIGTERM to its group, SIGKILL after ``grace_s`` seconds. Its exit code."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if child.poll() is not None:
             break

@@ -175,23 +175,21 @@ def _calibrate(
     progress: Progress,
 ) -> None:
     known = {row.depth for row in store.calibration()}
-    for depth in calibration_depths(trace.max_depth, settings.calibration.points):
-        if depth in known:
-            continue
-        store.add_calibration(
-            run_llama_bench(
-                ingredients.build.bench,
-                ingredients.model.model,
-                [depth],
-                settings.calibration.chunk,
-                settings.calibration.repetitions,
-                settings.server.threads or usable_cores(),
-                settings.server.batch,
-                settings.server.ubatch,
-                progress,
-                store.folder / BENCH_LOG,
-            )
-        )
+    wanted = calibration_depths(trace.max_depth, settings.calibration.points)
+    rows = run_llama_bench(
+        ingredients.build.bench,
+        ingredients.model.model,
+        [depth for depth in wanted if depth not in known],
+        settings.calibration.chunk,
+        settings.calibration.repetitions,
+        settings.server.threads or usable_cores(),
+        settings.server.batch,
+        settings.server.ubatch,
+        progress,
+        store.folder / BENCH_LOG,
+    )
+    for row in rows:  # each is measured when it is asked for, and kept before the next
+        store.add_calibration([row])
 
 
 def _replay(

@@ -1,4 +1,4 @@
-"""The order of a run's measurements: interleaved pairs whose order alternates from round to round."""
+"""The order of a run's measurements: interleaved pairs, their order alternating by round."""
 
 from __future__ import annotations
 

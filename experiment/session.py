@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from experiment.build import Build
@@ -46,26 +47,33 @@ def _new_tokens_bound(step: Step) -> int:
     return text + columns * rows
 
 
+# Prompts kept from one round to the next; a screenshot takes about 100 kB.
+_PROMPTS_KEPT = 256
+
+
 @dataclass(frozen=True)
 class Session:
-    """One running server and what was found out about it."""
+    """One running server and what was found out about it.
+
+    ``prompt_of`` makes the prompt of a step, its screenshot rendered or read; it may raise
+    `PrefixError` and `TraceError`.
+    """
 
     server: Server
     client: Client
-    prefixes: PrefixBuilder
     graph: dict[str, GraphValue]
-    seed: int
+    prompt_of: Callable[[Step], StepPrompt]
 
-    def prompt_of(self, step: Step) -> StepPrompt:
-        """The prompt of a step, with its screenshot rendered or read."""
+
+def _prompt_maker(prefixes: PrefixBuilder, seed: int) -> Callable[[Step], StepPrompt]:
+    @lru_cache(maxsize=_PROMPTS_KEPT)
+    def prompt_of(step: Step) -> StepPrompt:
         shot = step.screenshot
-        image = None if shot is None else png_bytes(shot, _image_seed(self.seed, step))
-        return self.prefixes.step_prompt(step, image)
+        # Screens differ from step to step; the trace's line tells the steps apart.
+        image = None if shot is None else png_bytes(shot, (seed + step.line) % 2**32)
+        return prefixes.step_prompt(step, image)
 
-
-def _image_seed(seed: int, step: Step) -> int:
-    # Screens differ from step to step; the trace's line tells the steps apart.
-    return (seed * 1_000_003 + step.line) % 2**32
+    return prompt_of
 
 
 @contextmanager
@@ -99,7 +107,7 @@ def open_session(
             max_depth=max(step.depth for step in steps),
             media_marker=str(props.get("media_marker", "")),
         )
-        yield Session(server, server.client, prefixes, graph, settings.seed)
+        yield Session(server, server.client, graph, _prompt_maker(prefixes, settings.seed))
 
 
 def _check_support(

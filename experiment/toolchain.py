@@ -1,4 +1,4 @@
-"""The programs a build needs: finds CMake, Ninja and the compilers, and says what exactly they are."""
+"""The programs a build needs: finds CMake, Ninja and the compilers, and identifies them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from experiment.errors import BuildError
 from experiment.host import cgroup_limits, usable_cores
 
 BYTES_PER_JOB = 1_500_000_000
-"""Memory to reckon with for a compiler process; the largest file of the server takes about 1.2 GB."""
+"""Memory to reckon with for a compiler process (0.7 GB was seen, for server-context.cpp)."""
 
 MINIMUM_CMAKE = (3, 24)
 """The first with ``--fresh``."""
 
-_PACKAGES = "Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install"
+_PACKAGES = (
+    "Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install"
+)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from experiment.compare import (
 from experiment.database import DATABASE
 from experiment.errors import StoreError
 from experiment.paths import ROOT
-from experiment.records import StepRecord
+from experiment.records import CalibrationRow, StepRecord
 from experiment.store import Store
 
 
@@ -206,6 +206,13 @@ def test_notes_of_a_run_that_was_broken_off(tmp_path: Path) -> None:
         for number in range(5):
             store.record(measurement(number=number, status="failed", error=f"reason {number}"))
         store.record(measurement(number=9))
+        store.add_calibration(
+            [
+                CalibrationRow(0, 512, 100.0, (100.0, 121.0, 105.0)),
+                CalibrationRow(256, 512, 100.0, (100.0, 119.0, 105.0)),
+                CalibrationRow(2048, 512, 100.0, (100.0, 80.0)),
+            ]
+        )
         store.add_event("restart", "once")
         store.add_event("restart", "twice")
         store.set_status("interrupted")
@@ -218,6 +225,7 @@ def test_notes_of_a_run_that_was_broken_off(tmp_path: Path) -> None:
         "arithmetic: not measured in any step.",
         "fake: 5 measurements failed, kept out: "
         "reason 0 (1); reason 1 (1); reason 2 (1) and 2 more.",
+        "arithmetic: the calibration's samples differ by more than 20 % at depth 0; 2,048.",
         "Events on the way: 2 restart.",
     )
     assert comparison.overall.speedup is None
