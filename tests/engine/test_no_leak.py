@@ -105,15 +105,13 @@ def slots(server: Server) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("image", [False, True])
 def test_later_request_decodes_from_zero(
     server: Server,
     prefixes: PrefixBuilder,
     ending: Callable[[Server, Prompt], None],
-    image: bool,
 ) -> None:
-    if image and ending in (cancelled_in_prefill, refused_in_the_slot):
-        pytest.skip("these lengthen the text of the prompt")
+    # Two of the endings lengthen the text behind the prefix, so only the others have an image.
+    image = ending not in (cancelled_in_prefill, refused_in_the_slot)
     what = prompt(prefixes, DEPTH, image=image)
     truth = ask(server.client, what)
     ending(server, what)
@@ -152,11 +150,12 @@ def test_stock_caches_never_get_hold_of_it(start_server: StartServer) -> None:
         for _ in range(3):
             ask(client, what, n_fake_cached=DEPTH, cache_prompt=True, n_predict=8)
             ordinary(client, other)  # a new prompt makes the server save what a slot holds
-            after = ordinary(client, what)
-            assert top_tokens(after) == truth or after.timings["cache_n"] > 0
-            assert top_tokens(after).keys() == truth.keys()
-        log = stock.log_text()
-        assert "Checking checkpoint" not in log or top_tokens(after).keys() == truth.keys()
+            # Whatever is reused now was computed by the ordinary requests of this loop.
+            after = top_tokens(ordinary(client, what))
+            assert max(after, key=after.__getitem__) == max(truth, key=truth.__getitem__)
+            assert after == pytest.approx(truth, abs=0.2)
+        # Fabricated prompts leave no checkpoint; the last ordinary one does.
+        assert "created context checkpoint" in stock.log_text()
 
 
 def test_prefix_in_one_slot_leaves_the_others_alone(start_server: StartServer) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
 from experiment.client import Client
@@ -9,29 +12,28 @@ from experiment.prefix import PrefixBuilder
 from tests.engine.asking import ask, prompt, top_tokens
 from tests.engine.conftest import StartServer, make_prefixes
 
-# Multiples of the ubatch: the prefix is then cut into the same ubatches with and without the
-# others after it, and the results are equal to the last bit.
+# Multiples of the ubatch, shallow first: the prefix is then cut into the same ubatches with and
+# without the others after it, and the results are equal to the last bit.
 SAME_CUT = (512, 1024, 2048)
-# Elsewhere the sums are taken in another order.
+# Elsewhere the sums are taken in another order, and random weights pass every rounding on.
 OTHER_CUT = (300, 777, 1500)
-LOGPROB_TOLERANCE = 0.05
 
 
-@pytest.mark.parametrize("image", [False, True])
-@pytest.mark.parametrize("depth", SAME_CUT)
-def test_restored_gives_the_logits_of_an_uninterrupted_decode(
-    client: Client, prefixes: PrefixBuilder, depth: int, image: bool
-) -> None:
-    what = prompt(prefixes, depth, image=image)
-    truth = ask(client, what, n_predict=4, ignore_eos=True)
-    for _ in range(2):
-        restored = ask(client, what, n_state_cached=depth, n_predict=4, ignore_eos=True)
-        assert restored.timings["cache_n"] == depth
-        assert restored.body["content"] == truth.body["content"]
-        for position in range(4):
-            assert top_tokens(restored, position) == pytest.approx(
-                top_tokens(truth, position), abs=1e-4
-            )
+def test_restored_gives_the_logits_of_an_uninterrupted_decode(start_server: StartServer) -> None:
+    # A server of its own: a state that another test left would cut the prefix elsewhere.
+    with start_server() as fresh:
+        client = fresh.client
+        prefixes = make_prefixes(client)
+        for depth in SAME_CUT:
+            for image in (False, True):
+                what = prompt(prefixes, depth, image=image)
+                truth = ask(client, what, n_predict=4, ignore_eos=True)
+                for _ in range(2):
+                    restored = ask(client, what, n_state_cached=depth, n_predict=4, ignore_eos=True)
+                    assert restored.timings["cache_n"] == depth
+                    assert restored.body["content"] == truth.body["content"]
+                    for position in range(4):
+                        assert top_tokens(restored, position) == top_tokens(truth, position)
 
 
 @pytest.mark.parametrize("depth", OTHER_CUT)
@@ -39,19 +41,25 @@ def test_restored_agrees_wherever_the_batch_is_cut(
     client: Client, prefixes: PrefixBuilder, depth: int
 ) -> None:
     what = prompt(prefixes, depth)
-    truth = top_tokens(ask(client, what))
-    restored = top_tokens(ask(client, what, n_state_cached=depth))
-    shared = truth.keys() & restored.keys()
-    assert len(shared) >= 6
-    for token in shared:
-        assert restored[token] == pytest.approx(truth[token], abs=LOGPROB_TOLERANCE)
+    truth = top_tokens(ask(client, what, n_probs=200))
+    restored = top_tokens(ask(client, what, n_probs=200, n_state_cached=depth))
+    fake = top_tokens(ask(client, what, n_probs=200, n_fake_cached=depth))
+    assert distance(restored, truth) < 0.3
+    assert distance(restored, truth) < 0.3 * distance(fake, truth)
+
+
+def distance(one: dict[int, float], other: dict[int, float]) -> float:
+    """Root mean square of the difference in log probability, over the tokens in both lists."""
+    shared = one.keys() & other.keys()
+    assert len(shared) > 50
+    return math.sqrt(sum((one[token] - other[token]) ** 2 for token in shared) / len(shared))
 
 
 def test_fabricated_prefix_is_not_the_real_one(client: Client, prefixes: PrefixBuilder) -> None:
     # If it gave the same answer, the comparisons above would prove nothing.
     what = prompt(prefixes, 1024)
     truth, fake = ask(client, what), ask(client, what, n_fake_cached=1024)
-    assert top_tokens(fake) != pytest.approx(top_tokens(truth), abs=LOGPROB_TOLERANCE)
+    assert top_tokens(fake) != pytest.approx(top_tokens(truth), abs=0.2)
 
 
 @pytest.mark.parametrize("image", [False, True])
@@ -80,17 +88,8 @@ def test_priming_goes_on_from_the_longest_saved_state(start_server: StartServer)
     with start_server("-b", "256", context=2048) as fresh:
         client = fresh.client
         prefixes = make_prefixes(client, max_depth=1500)
-        start = client.props()  # the server answers before any request
-        assert start["prefix"]["n_state_cached"] is True
-
-        def decoded() -> int:
-            """Tokens decoded so far, whether a timing shows them or not."""
-            metrics = client._session.get(client.url + "/slots", timeout=60).json()
-            return sum(slot.get("n_past", 0) for slot in metrics)
-
         first = ask(client, prompt(prefixes, 1000), n_state_cached=1000).timings
         assert first["prefix"]["prime_ms"] > 0
-        assert decoded() >= 0
         again = ask(client, prompt(prefixes, 1000, text="Another."), n_state_cached=1000).timings
         assert again["prefix"]["prime_ms"] == 0
         log_before = len(fresh.log_text())
@@ -102,21 +101,29 @@ def test_priming_goes_on_from_the_longest_saved_state(start_server: StartServer)
         assert "memory_seq_rm [0, end)" not in log
 
 
-def test_oldest_state_goes_first(start_server: StartServer) -> None:
-    with start_server("--prefix-ram", "8", context=2048) as tight:
-        client = tight.client
-        prefixes = make_prefixes(client, max_depth=1500)
+def test_oldest_state_goes_first(
+    client: Client, prefixes: PrefixBuilder, start_server: StartServer
+) -> None:
+    def restored(client: Client, prefixes: PrefixBuilder, depth: int) -> dict[str, Any]:
+        timings = ask(client, prompt(prefixes, depth), n_state_cached=depth).timings
+        assert timings["cache_n"] == depth
+        found: dict[str, Any] = timings["prefix"]
+        return found
+
+    sizes = [restored(client, prefixes, depth)["size_bytes"] for depth in (500, 1000, 1500)]
+    limit_mib = math.ceil((sizes[0] + sizes[1]) / 2**20)
+    assert sizes[0] + sizes[2] > limit_mib * 2**20
+    with start_server("--prefix-ram", str(limit_mib), context=2048) as tight:
+        own = make_prefixes(tight.client, max_depth=1500)
 
         def primed(depth: int) -> bool:
-            what = prompt(prefixes, depth)
-            timings = ask(client, what, n_state_cached=depth).timings
-            assert timings["cache_n"] == depth
-            return bool(timings["prefix"]["prime_ms"] > 0)
+            return bool(restored(tight.client, own, depth)["prime_ms"] > 0)
 
-        # About 2.6, 3.7 and 4.8 MiB: the third drives out the first.
-        assert [primed(500), primed(500)] == [True, False]
-        assert [primed(1000), primed(500)] == [True, False]
-        assert primed(1500)
+        assert primed(500)
+        assert primed(1000)
+        assert not primed(500)
+        assert not primed(1000)
+        assert primed(1500)  # makes room by driving out the oldest
         assert not primed(1500)
         assert primed(500)
 
