@@ -16,7 +16,7 @@ from invoke.tasks import task
 from experiment import bench as benchmark
 from experiment import checks, compare, engine, models, tables
 from experiment.engine import Engine
-from experiment.errors import ExperimentError, SettingsError, TraceError
+from experiment.errors import ExperimentError, SettingsError
 from experiment.paths import ROOT
 from experiment.pins import pin_named
 from experiment.progress import RichProgress
@@ -45,6 +45,9 @@ def _user_errors() -> Iterator[None]:
         yield
     except ExperimentError as error:
         raise Exit(f"error: {error}", code=error.exit_code) from error
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        raise Exit(f"error: {error.strerror or error}{where}", code=1) from error
     except KeyboardInterrupt:
         raise Exit("interrupted; `invoke run --resume NAME` goes on with a run", code=130) from None
 
@@ -93,8 +96,6 @@ def _trace(trace: Any) -> tuple[Trace, str]:
     if trace is True:
         return load_trace(DEFAULT_TRACE), DEFAULT_TRACE.stem
     path = Path(str(_value("trace", trace)))
-    if not path.exists():
-        raise TraceError("the file does not exist", where=f"--trace={path}")
     return load_trace(path), path.stem
 
 

@@ -76,6 +76,9 @@ def render(figures: Sequence[Figure]) -> str:
     width = max(len(figure.what) for figure in figures)
     lines = []
     for figure in figures:
+        if not figure.samples:
+            lines.append(f"{figure.what:<{width}}  nothing valid was measured (n = 0)")
+            continue
         low, high = min(figure.samples), max(figure.samples)
         line = f"{figure.what:<{width}}  {figure.median:9.2f} {figure.unit:<2}"
         line += f"  ({low:.2f} to {high:.2f}, n = {len(figure.samples)})"

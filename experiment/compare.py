@@ -36,7 +36,7 @@ Row = TypeVar("Row")
 class RunRow:
     """The row of the run itself; times are UTC."""
 
-    run_id: str
+    id: str
     name: str
     status: str
     engine: str
@@ -209,7 +209,7 @@ def load(folder_or_database: Path, run_id: str | None = None) -> Comparison:
 
 
 def _read(connection: duckdb.DuckDBPyConnection, folder: Path, run_id: str) -> Comparison:
-    (run,) = _rows(connection, RunRow, "run", run_id)
+    (run,) = _rows(connection, RunRow, "run", run_id, key="id")
     steps = _rows(connection, StepRow, "step_comparison", run_id, order="line, task_id, step")
     if not steps:
         raise StoreError("the run holds no steps", where=str(folder))
@@ -236,11 +236,12 @@ def _rows(
     table: str,
     run_id: str,
     *,
-    order: str = "run_id",
+    key: str = "run_id",
+    order: str | None = None,
 ) -> tuple[Row, ...]:
     names = ", ".join(field.name for field in fields(kind))  # type: ignore[arg-type]
     rows = connection.execute(
-        f"SELECT {names} FROM {table} WHERE run_id = ? ORDER BY {order}", [run_id]
+        f"SELECT {names} FROM {table} WHERE {key} = ? ORDER BY {order or key}", [run_id]
     ).fetchall()
     return tuple(kind(*row) for row in rows)
 
@@ -289,7 +290,7 @@ def _notes(
                 f"{variant}: no valid measurement in {_count(len(without), 'step')} of "
                 f"{overall.steps} ({_some(without)})."
             )
-    yield from _kept_out(connection, run.run_id)
+    yield from _kept_out(connection, run.id)
     differing = [
         _name(step)
         for step in steps
@@ -305,14 +306,14 @@ def _notes(
     unsteady = connection.execute(
         "SELECT depth FROM calibration WHERE run_id = ? "
         "AND list_max(tps_samples) > ? * list_min(tps_samples) ORDER BY depth",
-        [run.run_id, UNSTEADY],
+        [run.id, UNSTEADY],
     ).fetchall()
     if unsteady:
         depths = _some([f"{depth:,}" for (depth,) in unsteady], "; ")
         yield f"arithmetic: the calibration's samples differ by more than 20 % at depth {depths}."
     events = connection.execute(
         "SELECT kind, count(*) FROM event WHERE run_id = ? GROUP BY kind ORDER BY kind",
-        [run.run_id],
+        [run.id],
     ).fetchall()
     if events:
         yield "Events on the way: " + ", ".join(f"{count} {kind}" for kind, count in events) + "."

@@ -55,7 +55,7 @@ def find_run_id(
     """
     try:
         runs = connection.execute(
-            "SELECT run_id, schema_version FROM run ORDER BY started_at, run_id"
+            "SELECT id, schema_version FROM run ORDER BY started, id"
         ).fetchall()
     except duckdb.Error as error:
         raise StoreError(

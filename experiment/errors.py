@@ -61,6 +61,10 @@ class ServerError(ExperimentError):
     """The llama.cpp server did not start, died, or does not answer."""
 
 
+class ServerStartError(ServerError):
+    """The server ended or hung before it served anything; starting it again would do the same."""
+
+
 class RequestRefused(ExperimentError):
     """The server answered a request with HTTP 4xx; the step is recorded as refused."""
 

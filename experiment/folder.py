@@ -44,12 +44,13 @@ def new_folder(results_dir: Path, hostname: str, name: str) -> Path:
 
 def keep_trace(trace: Trace, folder: Path) -> Trace:
     """Copy the trace and its image files, so that the folder alone can be resumed and checked."""
-    source = trace.path.resolve().parent
-    files = {step.screenshot.path for step in trace.steps if step.screenshot}
-    for path in sorted(path for path in files if path is not None):
-        target = folder / path.resolve().relative_to(source)
+    # By the names in the file, not by where they lead: a picture may be a link within the folder.
+    rows = [json.loads(line) for line in trace.path.read_bytes().split(b"\n") if line.strip()]
+    names = {shot for row in rows if isinstance(shot := row["new"].get("screenshot"), str)}
+    for name in sorted(names):
+        target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+        shutil.copyfile(trace.path.parent / name, target)
     shutil.copyfile(trace.path, folder / TRACE)
     return load_trace(folder / TRACE)
 

@@ -19,19 +19,21 @@ _NUMBERS = {
     "graph_splits": r"graph splits +=\s*(\d+)",
     "kv_buffer_mib": r"KV buffer size =\s*([\d.]+) MiB",
     "rs_buffer_mib": r"RS buffer size =\s*([\d.]+) MiB",
-    "compute_buffer_mib": r"compute buffer size =\s*([\d.]+) MiB",
+    "compute_buffer_mib": r"sched_reserve: .*compute buffer size =\s*([\d.]+) MiB",
     "n_threads": r"n_threads = (\d+)",
 }
 _TEXTS = {
-    "kv_types": r"llama_kv_cache: size = .*?, (K \(\w+\)):",
-    "v_type": r"llama_kv_cache: size = .*?, (V \(\w+\)):",
+    "type_k": r"llama_kv_cache: size = .*?, K \((\w+)\):",
+    "type_v": r"llama_kv_cache: size = .*?, V \((\w+)\):",
     "arch": r"print_info: arch +=\s*(\S+)",
     "model_type": r"print_info: model type +=\s*(.+)",
     "file_type": r"print_info: file type +=\s*(.+)",
     "cpu_features": r"system_info: .*?\| (.+?)\s*\|?\s*$",
 }
 _FLASH = re.compile(r"Flash Attention was auto, set to (\w+)|llama_context: flash_attn +=\s*(\w+)")
-_DELTA_NET = re.compile(r"fused Gated Delta Net \((\w+)\) (enabled|not supported\S*|disabled)")
+_DELTA_NET = re.compile(
+    r"fused Gated Delta Net \((\w+)\) (?:not supported, set to )?(enabled|disabled)"
+)
 
 
 def parse_graph(log: str) -> dict[str, GraphValue]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,6 +25,14 @@ _PREFIX_FIELD: Mapping[Variant, str] = {
     "restored": "n_state_cached",
     "full": "n_fake_cached",
 }
+# What an answer must hold to be judged and recorded.
+_FIGURES = (
+    ("timings", "prompt_n"),
+    ("timings", "prompt_ms"),
+    ("timings", "encode_ms"),
+    ("prefix", "install_ms"),
+    ("prefix", "n_kv"),
+)
 _KIND: Mapping[Variant, str] = {"fake": "fake", "restored": "state", "full": "none"}
 
 
@@ -54,6 +63,10 @@ class Judge:
         prefix = timings.get("prefix")
         if not isinstance(prefix, Mapping):
             return "the server did not report how the prefix was put in place; is it patched?"
+        for place, name in _FIGURES:
+            value = (prefix if place == "prefix" else timings).get(name)
+            if not isinstance(value, int | float) or not 0 <= value < math.inf:
+                return f"{name} is {value}, which is no figure"
         wanted = 0 if variant == "full" else step.depth
         if prefix.get("kind") != _KIND[variant]:
             return f"prefix kind is {prefix.get('kind')!r}, not {_KIND[variant]!r}"

@@ -139,7 +139,8 @@ class PrefixBuilder:
             if count > 0 and step.new_tokens in (None, count):
                 return StepPrompt(Prompt(joined), step.depth, count)
         raise PrefixError(
-            f"the new text merges with the placeholders: it cannot start at token {step.depth}"
+            f"the new text merges with what stands around it: it cannot start at token "
+            f"{step.depth} and end before the template's tail"
         )
 
     def _text_tokens(self, step: Step, text: str) -> int:

@@ -30,9 +30,9 @@ RunStatus = Literal["running", "finished", "failed", "interrupted"]
 class RunRecord:
     """One run, as it is known before the first measurement."""
 
-    run_id: str
+    id: str
     name: str
-    started_at: datetime
+    started: datetime
     engine: str
     pin: str
     model: str

@@ -11,7 +11,7 @@ from pathlib import Path
 from experiment.arithmetic import Calibration
 from experiment.build import Build
 from experiment.calibrate import calibration_depths, run_llama_bench
-from experiment.errors import ServerError, StoreError
+from experiment.errors import ServerError, ServerStartError, StoreError
 from experiment.folder import (
     BENCH_LOG,
     RAW,
@@ -74,9 +74,9 @@ def start(
     trace = keep_trace(trace, folder)
     write_records(folder, ingredients.build, ingredients.series)
     record = RunRecord(
-        run_id=folder.name,
+        id=folder.name,
         name=name,
-        started_at=datetime.now(UTC),
+        started=datetime.now(UTC),
         engine=engine,
         pin=settings.build.pin,
         model=ingredients.model.name,
@@ -86,6 +86,13 @@ def start(
     )
     with Store.create(folder, record) as store:
         store.add_host(facts)
+        store.add_steps(_step_record(step) for step in trace.steps)
+        if any(step.depth_unit == "positions" for step in trace.steps):
+            store.add_event(
+                "warning",
+                "the trace counts depth in positions; a screenshot has far fewer positions than "
+                "KV cells, so depths are understated",
+            )
         _measure_all(settings, trace, ingredients, store, progress)
     return folder
 
@@ -129,13 +136,6 @@ def _measure_all(
     progress: Progress,
 ) -> None:
     try:
-        store.add_steps(_step_record(step) for step in trace.steps)
-        if any(step.depth_unit == "positions" for step in trace.steps):
-            store.add_event(
-                "warning",
-                "the trace counts depth in positions; a screenshot has far fewer positions than "
-                "KV cells, so depths are understated",
-            )
         _calibrate(settings, trace, ingredients, store, progress)
         _replay(settings, trace, ingredients, store, progress)
         _estimate(trace, store)
@@ -176,10 +176,13 @@ def _calibrate(
 ) -> None:
     known = {row.depth for row in store.calibration()}
     wanted = calibration_depths(trace.max_depth, settings.calibration.points)
+    missing = [depth for depth in wanted if depth not in known]
+    if not missing:
+        return
     rows = run_llama_bench(
         ingredients.build.bench,
         ingredients.model.model,
-        [depth for depth in wanted if depth not in known],
+        missing,
         settings.calibration.chunk,
         settings.calibration.repetitions,
         settings.server.threads or usable_cores(),
@@ -207,6 +210,8 @@ def _replay(
         try:
             _serve(settings, trace, ingredients, store, todo, progress)
             return
+        except ServerStartError:
+            raise
         except ServerError as error:
             store.add_event("server_lost", str(error))
             if attempt == MAX_RESTARTS:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from experiment.client import Client
-from experiment.errors import ServerError
+from experiment.errors import ServerError, ServerStartError
 from experiment.host import usable_cores
 from experiment.models import ModelFiles
 from experiment.process import spawn, stop
@@ -55,7 +55,7 @@ class Server:
         log: where its output goes; appended to, so that a resumed run keeps the earlier part.
 
     Raises:
-        ServerError: the server ends or does not answer within ``start_timeout_s``.
+        ServerStartError: the server ends or is not ready within ``start_timeout_s``.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Server:
                     [self._program, *self._arguments], stdout=sink, stderr=sink, env=environment
                 )
         except OSError as error:
-            raise ServerError(f"cannot start {self._program.name}: {error}") from error
+            raise ServerStartError(f"cannot start {self._program.name}: {error}") from error
         try:
             self.client = Client(
                 self._wait_until_listening(), api_key=key, timeout_s=self._request_timeout_s
@@ -117,9 +117,12 @@ class Server:
 
     def check(self) -> None:
         """Raise `ServerError` with the end of the log if the process has ended."""
+        self._check(ServerError)
+
+    def _check(self, kind: type[ServerError]) -> None:
         code = self._child.poll()
         if code is not None:
-            raise ServerError(
+            raise kind(
                 f"the server ended with {_exit_reason(code)}; its last lines:\n{self._log_tail()}",
                 where=str(self.log),
             )
@@ -128,11 +131,11 @@ class Server:
         # The line is printed once the model is loaded and the first request can be served.
         deadline = time.monotonic() + self._start_timeout_s
         while time.monotonic() < deadline:
-            self.check()
+            self._check(ServerStartError)
             if match := _LISTENING.search(self.log_text().encode()):
                 return match.group(1).decode()
             time.sleep(_POLL_S)
-        raise ServerError(
+        raise ServerStartError(
             f"the server did not get ready within {self._start_timeout_s:.0f} s; "
             f"its last lines:\n{self._log_tail()}",
             where=str(self.log),

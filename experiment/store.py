@@ -82,16 +82,16 @@ class Store:
         # Made aside and renamed: a kill leaves either no database or one that has its tables.
         draft = folder / (DATABASE + ".new")
         draft.unlink(missing_ok=True)
-        with cls(connect(draft, read_only=False), folder, run.run_id) as store:
+        with cls(connect(draft, read_only=False), folder, run.id) as store:
             store._lay_out(run)
         draft.replace(database)
-        return cls(connect(database, read_only=False), folder, run.run_id)
+        return cls(connect(database, read_only=False), folder, run.id)
 
     def _lay_out(self, run: RunRecord) -> None:
         row: dict[str, object] = {
             **asdict(run),
             "schema_version": SCHEMA_VERSION,
-            "started_at": utc(run.started_at),
+            "started": utc(run.started),
             "status": "running",
             "settings": json.dumps(dict(run.settings), default=str),
         }
@@ -141,16 +141,16 @@ class Store:
 
     def settings(self) -> dict[str, object]:
         """The settings that the run began with."""
-        (text,) = self._execute(
-            "SELECT settings FROM run WHERE run_id = ?", [self.run_id]
-        ).fetchall()[0]
+        (text,) = self._execute("SELECT settings FROM run WHERE id = ?", [self.run_id]).fetchall()[
+            0
+        ]
         settings: dict[str, object] = json.loads(text)
         return settings
 
     def identity(self) -> dict[str, str | None]:
         """The digests of what the run began with, by column."""
         row = self._execute(
-            f"SELECT {', '.join(_DIGESTS)} FROM run WHERE run_id = ?", [self.run_id]
+            f"SELECT {', '.join(_DIGESTS)} FROM run WHERE id = ?", [self.run_id]
         ).fetchall()[0]
         return dict(zip(_DIGESTS, row, strict=True))
 
@@ -158,7 +158,7 @@ class Store:
         """Say what became of the run; every status but ``running`` also stamps its end."""
         finished = None if status == "running" else utc(datetime.now(UTC))
         self._execute(
-            "UPDATE run SET status = ?, finished_at = ? WHERE run_id = ?",
+            "UPDATE run SET status = ?, finished = ? WHERE id = ?",
             [status, finished, self.run_id],
         )
 
@@ -194,7 +194,7 @@ class Store:
             )
 
     def record(self, measurement: Measurement) -> None:
-        """Commit one measurement. It may replace a ``failed`` one or a warm-up, never another.
+        """Commit one measurement. It may replace a ``failed`` one or one of a warm-up round.
 
         Raises:
             StoreError: this step, variant and round is already measured.
@@ -208,7 +208,7 @@ class Store:
             "measurement",
             row,
             then=f"ON CONFLICT DO UPDATE SET {replaced} "
-            "WHERE measurement.status IN ('failed', 'warmup')",
+            "WHERE measurement.status IN ('failed', 'warmup') OR measurement.round < 0",
         )
         changed = self._execute(statement, list(row.values())).fetchone()
         if changed is None or changed[0] != 1:

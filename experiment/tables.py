@@ -210,7 +210,7 @@ def _csv(comparison: Comparison) -> str:
 
 def _title(comparison: Comparison) -> str:
     run = comparison.run
-    return f"{run.run_id}: {run.model}, pin {run.pin}, engine {run.engine}"
+    return f"{run.id}: {run.model}, pin {run.pin}, engine {run.engine}"
 
 
 def answer(comparison: Comparison) -> tuple[str, ...]:

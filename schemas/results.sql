@@ -3,11 +3,11 @@
 -- Times are milliseconds unless the name says otherwise; depth and counts are tokens (KV cells).
 
 CREATE TABLE run (
-    run_id         VARCHAR PRIMARY KEY,
+    id             VARCHAR PRIMARY KEY,  -- run_id in the other tables
     schema_version INTEGER NOT NULL,
     name           VARCHAR NOT NULL,
-    started_at     TIMESTAMP NOT NULL,
-    finished_at    TIMESTAMP,
+    started        TIMESTAMP NOT NULL,
+    finished       TIMESTAMP,
     status         VARCHAR NOT NULL CHECK (status IN ('running', 'finished', 'failed', 'interrupted')),
     engine         VARCHAR NOT NULL,
     pin            VARCHAR NOT NULL,

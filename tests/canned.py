@@ -23,9 +23,9 @@ STEPS = (
 
 def run_record(run_id: str = "r1", **changes: object) -> RunRecord:
     values: dict[str, object] = {
-        "run_id": run_id,
+        "id": run_id,
         "name": "smoke",
-        "started_at": STARTED,
+        "started": STARTED,
         "engine": "native",
         "pin": "sdist",
         "model": "nano",

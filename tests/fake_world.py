@@ -81,6 +81,7 @@ class World:
         self.dead: ServerError | None = None
         self.sessions = 0
         self.open_sessions = 0
+        self.steps: list[Step] = []
         self.asked: list[Ask] = []
         self.answered: Counter[Ask] = Counter()
         self.benched: list[int] = []
@@ -117,6 +118,7 @@ class World:
         assert model is self.ingredients.model
         assert log.name == "server.log"
         self.sessions += 1
+        self.steps = list(steps)
         self.starting(self.sessions)
         self.open_sessions += 1
         try:
@@ -251,7 +253,7 @@ def events(folder: Path, kind: str) -> list[str]:
 
 
 def status(folder: Path) -> str:
-    ((found, finished),) = query(folder, "SELECT status, finished_at IS NOT NULL FROM run")
+    ((found, finished),) = query(folder, "SELECT status, finished IS NOT NULL FROM run")
     assert finished == (found != "running")
     return str(found)
 

@@ -305,12 +305,12 @@ def test_load_takes_the_last_run_or_the_named_one(tmp_path: Path) -> None:
     canned_run(tmp_path)
     with duckdb.connect(str(tmp_path / DATABASE)) as connection:
         connection.execute(
-            "INSERT INTO run SELECT * REPLACE ('r0' AS run_id, started_at - INTERVAL 1 DAY AS "
-            "started_at) FROM run; INSERT INTO step (run_id, task_id, step, depth, depth_unit) "
+            "INSERT INTO run SELECT * REPLACE ('r0' AS id, started - INTERVAL 1 DAY AS "
+            "started) FROM run; INSERT INTO step (run_id, task_id, step, depth, depth_unit) "
             "VALUES ('r0', 'z', 1, 7, 'tokens')"
         )
-    assert load(tmp_path).run.run_id == "r1"
-    assert load(tmp_path / DATABASE).run.run_id == "r1"
+    assert load(tmp_path).run.id == "r1"
+    assert load(tmp_path / DATABASE).run.id == "r1"
     other = load(tmp_path, "r0")
     assert [step.task_id for step in other.steps] == ["z"]
     assert other.ratio_interval is None

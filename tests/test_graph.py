@@ -27,8 +27,8 @@ def test_a_real_log() -> None:
         "kv_buffer_mib": 32.0,
         "rs_buffer_mib": 1.57,
         "compute_buffer_mib": 24.08,  # of the language model, not 41.46 of its vision tower
-        "kv_types": "K (f16)",
-        "v_type": "V (f16)",
+        "type_k": "f16",
+        "type_v": "f16",
         "arch": "qwen35moe",
         "model_type": "?B",
         "file_type": "Q4_K - Small",
@@ -71,8 +71,12 @@ def test_a_delta_net_that_is_not_fused_is_told_in_a_clean_word() -> None:
 
 
 def test_of_a_value_printed_again_the_last_counts() -> None:
-    log = "".join(f"0.0 I sched_reserve: graph nodes  = {n}\n" for n in (693, 701))
-    assert parse_graph(log) == {"graph_nodes": 701}
+    log = "".join(
+        f"0.0 I sched_reserve: graph nodes  = {n}\n"
+        f"0.0 I llama_kv_cache:        CPU KV buffer size =    {n}.50 MiB\n"
+        for n in (693, 701)
+    )
+    assert parse_graph(log) == {"graph_nodes": 701, "kv_buffer_mib": 701.5}
 
 
 @pytest.mark.parametrize("log", ["", "error: no such file\n", LOG[:40]])

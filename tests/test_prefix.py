@@ -239,6 +239,30 @@ def test_a_run_that_does_not_come_out_is_refused_and_never_used() -> None:
         builder(PairMerging(), max_depth=5000)
 
 
+class EndSplitting(WordLevel):
+    """At the very end of a text, a word of five letters is two tokens."""
+
+    def pieces(self, text: str) -> list[str]:
+        found = super().pieces(text)
+        last = found[-1]
+        return [*found[:-1], last[:2], last[2:]] if len(last.strip()) == 5 else found
+
+
+def test_a_depth_at_which_the_run_does_not_come_out_is_refused() -> None:
+    prefixes = builder(EndSplitting(), max_depth=60)
+    refused = 0
+    for depth in range(prefixes.min_depth, 61):
+        try:
+            text = prefixes.prefix_text(depth)
+        except PrefixError as error:
+            assert error.what == f"the placeholders for depth {depth} made {depth + 1} tokens"  # noqa: PT017
+            refused += 1
+        else:
+            assert len(WordLevel().tokenize(text, add_special=True)) == depth
+            assert len(text.split()[-1]) != 5
+    assert 0 < refused < 30
+
+
 @pytest.mark.parametrize("kind", FAKES)
 @pytest.mark.parametrize("short", [1, 2])
 def test_a_depth_within_the_head_is_refused_in_a_sentence(kind: type[Fake], short: int) -> None:

@@ -56,14 +56,26 @@ def gone(pid: int, within_s: float = 10.0) -> bool:
     return False
 
 
-def test_a_child_has_a_group_of_its_own_and_nothing_to_read(start: Start) -> None:
-    child = start(
-        "import sys, time; print('up'); print(repr(sys.stdin.read()), flush=True); time.sleep(60)"
-    )
+def test_a_child_has_a_group_of_its_own(start: Start) -> None:
+    child = start("import time; print('up', flush=True); time.sleep(60)")
     assert os.getpgid(child.pid) == child.pid
     assert os.getsid(child.pid) != os.getsid(0)  # Ctrl-C at the terminal does not reach it
-    assert child.stdout is not None
-    assert child.stdout.readline() == b"''\n"
+
+
+def test_a_child_does_not_read_what_is_typed_for_the_driver(start: Start) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"typed\n")
+    os.close(writing)
+    own = os.dup(0)
+    try:
+        os.dup2(reading, 0)
+        child = start("import sys; print('up'); print(repr(sys.stdin.read()), flush=True)")
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"''\n"
+    finally:
+        os.dup2(own, 0)
+        for descriptor in (own, reading):
+            os.close(descriptor)
 
 
 def test_the_environment_is_the_one_given(start: Start) -> None:

@@ -32,6 +32,7 @@ from fake_world import (
     structure,
     the_run,
 )
+from PIL import Image
 
 from experiment import run
 from experiment.calibrate import calibration_depths
@@ -104,7 +105,7 @@ def test_what_identifies_a_run(
     world, folder = whole
     (row,) = query(
         folder,
-        "SELECT run_id, name, engine, pin, model, patch_digest, model_digest, mmproj_digest, "
+        "SELECT id, name, engine, pin, model, patch_digest, model_digest, mmproj_digest, "
         "trace_digest, settings->'schedule'->>'rounds' FROM run",
     )
     trace = load_trace(world.trace_file)
@@ -279,6 +280,18 @@ def test_depths_in_positions_are_warned_of(simple: World) -> None:
     simple.trace_file.write_text(json.dumps(row) + "\n")
     (warning,) = events(simple.start(), "warning")
     assert "depths are understated" in warning
+
+
+def test_what_is_replayed_is_the_copy_that_a_resume_reads(simple: World) -> None:
+    picture = simple.trace_file.with_name("s.png")
+    Image.new("RGB", (64, 48)).save(picture)
+    row = {"task_id": "a", "step": 0, "depth": 300, "new": {"screenshot": "s.png"}}
+    simple.trace_file.write_text(json.dumps(row) + "\n")
+    folder = simple.start()
+    (step,) = simple.steps
+    assert step.screenshot is not None
+    assert step.screenshot.path == folder / "s.png"
+    assert (folder / "s.png").read_bytes() == picture.read_bytes()
 
 
 LOST = 7  # the request at which the server is lost: 4 are the warm-up

@@ -66,8 +66,9 @@ def test_the_context_has_room_and_is_a_multiple_of_256() -> None:
 @pytest.mark.parametrize("side", [1, 28, 29, 56, 1000])
 def test_a_strip_of_pixels_counts_as_a_whole_token(side: int) -> None:
     tokens = -(-side // 28)
-    base = context_size([step(10_000 - 256)])
-    assert context_size([step(10_000 - 256, size=(side, 28 * 256))]) == base + 256 * tokens
+    depth = 10_240 - 256
+    for size in ((side, 28 * 256), (28 * 256, side)):
+        assert context_size([step(depth, size=size)]) == 10_240 + 256 * tokens
 
 
 def check(

@@ -31,11 +31,11 @@ def test_a_run_is_recorded_with_everything_that_identifies_it(tmp_path: Path) ->
         for name in ("patch_digest", "image_digest", "model_digest", "mmproj_digest")
     }
     started = datetime(2026, 11, 30, 3, 41, 5, tzinfo=timezone(timedelta(hours=1)))
-    with Store.create(tmp_path / "run", run_record(started_at=started, **digests)):
+    with Store.create(tmp_path / "run", run_record(started=started, **digests)):
         pass
     (row,) = rows(
         tmp_path / "run",
-        f"SELECT run_id, schema_version, started_at, finished_at, status, {', '.join(digests)}, "
+        f"SELECT id, schema_version, started, finished, status, {', '.join(digests)}, "
         "settings->>'seed', settings->>'cache_dir' FROM run",
     )
     assert row == (
@@ -211,11 +211,11 @@ def test_a_time_without_a_zone_is_a_mistake() -> None:
 def test_status_stamps_the_end(tmp_path: Path) -> None:
     with Store.create(tmp_path, run_record()) as store:
         store.set_status("interrupted")
-    (row,) = rows(tmp_path, "SELECT status, finished_at IS NOT NULL FROM run")
+    (row,) = rows(tmp_path, "SELECT status, finished IS NOT NULL FROM run")
     assert row == ("interrupted", True)
     with Store.open(tmp_path) as store:
         store.set_status("running")
-    (row,) = rows(tmp_path, "SELECT status, finished_at FROM run")
+    (row,) = rows(tmp_path, "SELECT status, finished FROM run")
     assert row == ("running", None)
 
 
