@@ -250,6 +250,7 @@ def _serve(
         measurer = Measurer(session.client, session.prompt_of, store.folder / RAW, judge)
         progress.start("measure", sum(item.tokens for item in todo))
         done = 0
+        counted: set[Step] = set()
         for item in todo:
             progress.advance(done, _note(item))
             try:
@@ -260,6 +261,10 @@ def _serve(
                 raise
             store.record(measurement)
             _tell(item, measurement, store)
+            if measurement.status != "refused" and item.step not in counted:
+                counted.add(item.step)
+                tokens = session.prompt_of(item.step).new_text_tokens
+                store.set_new_text_tokens(item.step.task_id, item.step.step, tokens)
             done += item.tokens
         progress.advance(done)
         progress.finish(f"measured {len(todo)} requests")

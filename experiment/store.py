@@ -193,6 +193,13 @@ class Store:
                 [list(row.values()) for row in rows],
             )
 
+    def set_new_text_tokens(self, task_id: str, step: int, tokens: int) -> None:
+        """Record how many tokens the step's text really has with this model's tokenizer."""
+        self._execute(
+            "UPDATE step SET new_text_tokens = ? WHERE run_id = ? AND task_id = ? AND step = ?",
+            [tokens, self.run_id, task_id, step],
+        )
+
     def record(self, measurement: Measurement) -> None:
         """Commit one measurement. It may replace a ``failed`` one or one of a warm-up round.
 

@@ -59,7 +59,7 @@ CREATE TABLE step (
     depth              BIGINT NOT NULL,
     depth_unit         VARCHAR NOT NULL CHECK (depth_unit IN ('tokens', 'positions')),
     new_text           VARCHAR,
-    new_text_tokens    INTEGER,
+    new_text_tokens    INTEGER,  -- as asked for; once measured, as the tokenizer counts them
     image_width        INTEGER,
     image_height       INTEGER,
     baseline_prefill_s DOUBLE,

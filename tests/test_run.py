@@ -99,6 +99,16 @@ def test_a_whole_run(
     assert events(folder, "warning") == events(folder, "reprimed") == []
 
 
+def test_text_tokens_are_recorded_as_counted(whole: tuple[World, Path]) -> None:
+    _, folder = whole
+    rows = query(folder, "SELECT task_id, step, new_text_tokens FROM step ORDER BY line")
+    assert rows == [
+        ("a", 0, new_tokens("a", 0)),
+        ("b", 0, 5),  # refused: as asked for
+        ("a", 1, new_tokens("a", 1)),
+    ]
+
+
 def test_what_identifies_a_run(
     whole: tuple[World, Path],
 ) -> None:

@@ -1,0 +1,112 @@
+"""Every command of the README is run, in its order, as a reader would run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from experiment.models import ModelFiles
+from experiment.paths import ROOT
+from experiment.settings import describe
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line
+    for block in re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+]
+# `./inv test` is what runs this file.
+NOT_RUN_HERE = {"./inv test"}
+
+
+@pytest.fixture(scope="module")
+def desk(nano: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the README's examples call my-..."""
+    folder = tmp_path_factory.mktemp("desk")
+    assert nano.mmproj is not None
+    (folder / "my-model.gguf").symlink_to(nano.model)
+    (folder / "my-mmproj.gguf").symlink_to(nano.mmproj)
+    shutil.copy(ROOT / "data" / "traces" / "smoke.jsonl", folder / "my-trace.jsonl")
+    return folder
+
+
+def run(command: str, desk: Path) -> str:
+    program, *arguments = shlex.split(command)
+    assert program == "./inv"
+    done = subprocess.run(
+        [str(ROOT / "inv"), *arguments],
+        cwd=desk,
+        env=os.environ | {"EXPERIMENT_RESULTS_DIR": str(desk / "results")},
+        capture_output=True,
+        text=True,
+        timeout=3000,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def printed(desk: Path) -> dict[str, str]:
+    return {command: run(command, desk) for command in COMMANDS if command not in NOT_RUN_HERE}
+
+
+def test_there_are_two_commands_to_begin_with() -> None:
+    assert COMMANDS[:2] == ["./inv build run --trace", "./inv test"]
+
+
+def test_every_command_works(printed: dict[str, str]) -> None:
+    assert len(printed) == len(set(COMMANDS) - NOT_RUN_HERE)
+
+
+def test_main_job_measures_every_step_with_every_variant(
+    printed: dict[str, str], desk: Path
+) -> None:
+    assert "check-backup" in printed["./inv build run --trace"]
+    (folder,) = (desk / "results").glob("*_computer-use")
+    comparison = json.loads(run(f"./inv compare --run={folder.name} --format=json", desk))
+    overall = comparison["overall"]
+    assert overall["steps"] == 23
+    assert overall["fake_steps"] == overall["restored_steps"] == 23
+    assert overall["full_steps"] == overall["arithmetic_steps"] == 23
+    assert overall["pair_n"] == 115
+    # The structure is what a test can promise; how fast it was, is for the benchmark.
+    assert overall["speedup"] > 1
+
+
+def test_compare_prints_its_formats(printed: dict[str, str]) -> None:
+    assert json.loads(printed["./inv compare --format=json"])["steps"]
+    assert printed["./inv compare --format=md"].count("\n|") > 4
+    assert printed["./inv compare --format=csv"].startswith("task_id,step,")
+
+
+def test_settings_are_listed_as_they_are() -> None:
+    for key, default, what in describe():
+        assert f"| `{key}` | {default} | {what} |" in README
+
+
+def test_every_task_is_in_the_readme_or_the_contributors_guide() -> None:
+    listing = run("./inv --list", ROOT)
+    tasks = re.findall(r"^  (\S+) ", listing, re.MULTILINE)
+    assert len(tasks) >= 8
+    texts = README + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for task in tasks:
+        assert f"./inv {task}" in texts, task
+
+
+def test_example_row_is_a_trace_row(tmp_path: Path) -> None:
+    from experiment.screenshot import Screenshot, png_bytes
+    from experiment.trace import load_trace
+
+    (row,) = re.findall(r"^```json\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    (tmp_path / "shots").mkdir()
+    (tmp_path / "shots" / "3.png").write_bytes(png_bytes(Screenshot(None, 640, 360), 1))
+    (tmp_path / "trace.jsonl").write_text(row)
+    assert load_trace(tmp_path / "trace.jsonl").steps[0].depth == 4210
