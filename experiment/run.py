@@ -136,8 +136,9 @@ def _measure_all(
     progress: Progress,
 ) -> None:
     try:
-        _calibrate(settings, trace, ingredients, store, progress)
+        # The server first: whether the model can take a prefix at all shows when it starts.
         _replay(settings, trace, ingredients, store, progress)
+        _calibrate(settings, trace, ingredients, store, progress)
         _estimate(trace, store)
     except KeyboardInterrupt:
         store.set_status("interrupted")
@@ -174,8 +175,12 @@ def _calibrate(
     store: Store,
     progress: Progress,
 ) -> None:
+    content = store.new_content()
+    measured = [step.depth for step in trace.steps if (step.task_id, step.step) in content]
+    if not measured:
+        return
     known = {row.depth for row in store.calibration()}
-    wanted = calibration_depths(trace.max_depth, settings.calibration.points)
+    wanted = calibration_depths(max(measured), settings.calibration.points)
     missing = [depth for depth in wanted if depth not in known]
     if not missing:
         return
@@ -311,9 +316,10 @@ def _tell(item: Planned, measurement: Measurement, store: Store) -> None:
 
 def _estimate(trace: Trace, store: Store) -> None:
     """The arithmetic variant: new tokens over the calibrated throughput, plus image encoding."""
+    content, done = store.new_content(), store.done()
+    if not content:
+        return
     calibration = Calibration.from_rows(store.calibration())
-    content = store.new_content()
-    done = store.done()
     for step in trace.steps:
         key = (step.task_id, step.step)
         if key not in content or (*key, "arithmetic", 0) in done:
