@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ OVERHEAD_TRACE = ROOT / "data" / "traces" / "overhead.jsonl"
 DEFAULT_TRACE = ROOT / "data" / "traces" / "computer-use.jsonl"
 
 SHARED = {
-    "engine": "where it happens: auto or native",
+    "engine": "where it happens: docker, native, or auto (docker where an engine answers)",
     "pin": "llama.cpp source to build, a name in docker/pins.toml",
     "source": "llama.cpp checkout, for --pin local",
     "model": "stand-in shape (nano, holo3-mini, holo3-35b-a3b) or path of a GGUF file",
@@ -38,9 +39,15 @@ SHARED = {
 }
 
 
+def _terminate(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 @contextmanager
 def _user_errors() -> Iterator[None]:
     """Turn what a user can cause into one message and an exit code; anything else is our fault."""
+    # Like Ctrl-C: what is running is stopped in order, and a run can be resumed.
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     except ExperimentError as error:
@@ -58,6 +65,8 @@ def _settings(**flags: object) -> Settings:
         "pin": "build.pin",
         "source": "build.source",
         "jobs": "build.jobs",
+        "base_image": "container.base_image",
+        "ca_bundle": "container.ca_bundle",
         "model": "model.name",
         "mmproj": "model.mmproj",
         "rounds": "schedule.rounds",
@@ -99,7 +108,14 @@ def _trace(trace: Any) -> tuple[Trace, str]:
     return load_trace(path), path.stem
 
 
-@task(help=SHARED | {"jobs": "compiler jobs at once (default: usable cores)"})
+@task(
+    help=SHARED
+    | {
+        "jobs": "compiler jobs at once (default: usable cores)",
+        "base-image": "image to build on, in place of the pinned one",
+        "ca-bundle": "certificates for a build behind a proxy (default: pip's own)",
+    }
+)
 def build(
     c: Context,
     engine: str | None = None,
@@ -108,11 +124,20 @@ def build(
     model: str | None = None,
     mmproj: str | None = None,
     jobs: int | None = None,
+    base_image: str | None = None,
+    ca_bundle: str | None = None,
 ) -> None:
-    """Build the patched llama.cpp server and make the stand-in model."""
+    """Build the patched llama.cpp server: here with the stand-in model, or as an image."""
     with _user_errors(), RichProgress() as progress:
         settings = _settings(
-            engine=engine, pin=pin, source=source, model=model, mmproj=mmproj, jobs=jobs
+            engine=engine,
+            pin=pin,
+            source=source,
+            model=model,
+            mmproj=mmproj,
+            jobs=jobs,
+            base_image=base_image,
+            ca_bundle=ca_bundle,
         )
         progress.say(_choose(settings).build(settings, progress))
 
@@ -152,7 +177,9 @@ def run(
         }
         settings = _settings(engine=engine, **flags)
         if resume is not None:
-            given = [name for name, value in {"trace": trace, **flags}.items() if value is not None]
+            # A file of the user's own has to be named again for a container.
+            kept = {"trace": trace, **flags, "model": None, "mmproj": None}
+            given = [name for name, value in kept.items() if value is not None]
             if given:
                 raise SettingsError(
                     f"--{given[0].replace('_', '-')} cannot go with --resume: "
@@ -160,7 +187,7 @@ def run(
                 )
             folder = compare.find_run(settings.results_dir, str(_value("resume", resume)))
             with RichProgress() as progress:
-                folder = _choose(settings).resume(folder, progress)
+                folder = _choose(settings).resume(settings, folder, progress)
         else:
             steps, name = _trace(trace)
             with RichProgress() as progress:

@@ -28,7 +28,7 @@ from experiment.source import Stamp, obtain, read_stamp
 from experiment.toolchain import Toolchain, find_toolchain, jobs
 from experiment.trees import locked, read_json, write_json
 
-Kind = Literal["release", "checked"]
+Kind = Literal["release", "checked", "portable"]
 
 SCHEMA_VERSION = 1
 RECORD = "build.json"
@@ -57,6 +57,17 @@ KIND_FLAGS: dict[Kind, tuple[str, ...]] = {
         "-DCMAKE_C_FLAGS_RELEASE=-O1",
         "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -D_GLIBCXX_ASSERTIONS",
         "-DEXPERIMENT_GGML_OPTIMISATION=-O3",
+    ),
+    # Runs on any processor of the architecture and takes the best code for the one it finds: the
+    # CPU backend is compiled once for each generation, and one is loaded at start. The libraries
+    # are looked for beside the programs, wherever those are copied to.
+    "portable": (
+        "-DBUILD_SHARED_LIBS=ON",
+        "-DGGML_NATIVE=OFF",
+        "-DGGML_BACKEND_DL=ON",
+        "-DGGML_CPU_ALL_VARIANTS=ON",
+        "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
+        "-DCMAKE_INSTALL_RPATH=$ORIGIN",
     ),
 }
 
@@ -140,6 +151,8 @@ def build(
         PatchError: the series is malformed or does not apply.
         BuildError: a program is missing, or configuring or compiling fails.
     """
+    if settings.build.prebuilt is not None:
+        return prebuilt(settings.build.prebuilt)
     cache = (cache_dir or settings.cache_dir).absolute()
     pin = pin_named(settings.build.pin)
     applied = patches.load_series(PATCHES) if series is None else series
@@ -171,6 +184,27 @@ def build(
         record = _compile(folder, ingredients, tree, jobs(settings.build.jobs), progress, lock)
         write_json(folder / RECORD, record)
     return _made(folder, kind, tree, record)
+
+
+def prebuilt(folder: Path) -> Build:
+    """Return a finished build that lies somewhere else than in the cache, as in an image.
+
+    Raises:
+        BuildError: it is not one, or a binary is not what its record says.
+    """
+    record = read_json(folder / RECORD)
+    if not record:
+        raise BuildError("there is no finished build here", where=str(folder))
+    try:
+        found = _binaries(folder)
+    except OSError as error:
+        raise BuildError(f"the build lacks a binary: {error}", where=str(folder)) from error
+    if record.get("binaries") != found:
+        raise BuildError(f"the binaries are not those of {RECORD}", where=str(folder))
+    kind = next((kind for kind in KIND_FLAGS if kind == record.get("kind")), None)
+    if kind is None:
+        raise BuildError(f"{RECORD} does not say what kind of build this is", where=str(folder))
+    return _made(folder, kind, folder / "source", record)
 
 
 def assertions(folder: Path) -> dict[str, int]:
@@ -226,7 +260,8 @@ def _made(folder: Path, kind: Kind, tree: Path, record: dict[str, object]) -> Bu
 
 def _binaries(folder: Path) -> dict[str, object]:
     found: dict[str, object] = {}
-    for name in TARGETS:
+    libraries = sorted(path.name for path in (folder / "bin").glob("*.so*"))
+    for name in (*TARGETS, *libraries):
         content = (folder / "bin" / name).read_bytes()
         found[name] = {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
     return found

@@ -47,6 +47,10 @@ class BuildError(ExperimentError):
     """Configuring or compiling llama.cpp failed."""
 
 
+class EngineError(ExperimentError):
+    """No container engine answers, or it refuses what it is asked for."""
+
+
 class ModelError(ExperimentError):
     """A model file is missing, cannot be written, or cannot take a prefix."""
 

@@ -119,6 +119,9 @@ def _stand_in(
     shape: Shape, seed: int, vocab: Path, cache: Path, progress: Progress
 ) -> tuple[Path, Path]:
     folder = cache / f"{shape.name}-{seed}-{standin.recipe_digest(shape, vocab)}"
+    made = folder / "model.gguf", folder / "mmproj.gguf"
+    if all(path.exists() for path in made):  # renamed into place, so whole; no lock on it is needed
+        return made
     with _as_model_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("w")

@@ -15,6 +15,8 @@ PINS_FILE = ROOT / "docker" / "pins.toml"
 COMMIT_DIGITS = 12
 """Digits of a commit that names of folders and builds carry."""
 
+_BASE_IMAGE = "base-image"
+
 _Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -67,6 +69,21 @@ _PINS: TypeAdapter[dict[str, Pin]] = TypeAdapter(
 )
 
 
+class BaseImage(BaseModel):
+    """The image that ours is built on, pinned by the digest of its index."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str
+    tag: str
+    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+
+    @property
+    def reference(self) -> str:
+        """What ``FROM`` takes; the tag is for people, the digest decides."""
+        return f"{self.name}:{self.tag}@{self.digest}"
+
+
 def load_pins(path: Path = PINS_FILE) -> dict[str, Pin]:
     """Read the pins by name.
 
@@ -74,13 +91,10 @@ def load_pins(path: Path = PINS_FILE) -> dict[str, Pin]:
         SourceError: the file is missing, is not TOML, or a pin lacks a field, has one too many or a
             malformed hash.
     """
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SourceError(f"the pins cannot be read: {error}", where=str(path)) from error
     named = {
         name: {"name": name, **table} if isinstance(table, dict) else table
-        for name, table in tables.items()
+        for name, table in _tables(path).items()
+        if name != _BASE_IMAGE
     }
     try:
         return _PINS.validate_python(named)
@@ -88,6 +102,27 @@ def load_pins(path: Path = PINS_FILE) -> dict[str, Pin]:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         raise SourceError(f"{field}: {first['msg']}", where=str(path)) from error
+
+
+def load_base_image(path: Path = PINS_FILE) -> BaseImage:
+    """Read which image ours is built on.
+
+    Raises:
+        SourceError: the file is missing, is not TOML, or does not say it properly.
+    """
+    try:
+        return BaseImage.model_validate(_tables(path).get(_BASE_IMAGE))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in (_BASE_IMAGE, *first["loc"]))
+        raise SourceError(f"{field}: {first['msg']}", where=str(path)) from error
+
+
+def _tables(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SourceError(f"the pins cannot be read: {error}", where=str(path)) from error
 
 
 def pin_named(name: str, path: Path = PINS_FILE) -> Pin:

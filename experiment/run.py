@@ -62,6 +62,8 @@ def start(
     engine: str,
     ingredients: Ingredients,
     progress: Progress,
+    *,
+    image_digest: str | None = None,
 ) -> Path:
     """Measure a whole trace in a new results folder and return that folder.
 
@@ -82,6 +84,7 @@ def start(
         model=ingredients.model.name,
         settings=json.loads(settings.model_dump_json()),
         trace_digest=trace.sha256,
+        image_digest=image_digest,
         **ingredients.identity(),
     )
     with Store.create(folder, record) as store:
@@ -97,11 +100,14 @@ def start(
     return folder
 
 
-def resume(folder: Path, gather: Callable[[Settings], Ingredients], progress: Progress) -> Path:
+def resume(
+    folder: Path, engine: str, gather: Callable[[Settings], Ingredients], progress: Progress
+) -> Path:
     """Go on with the first measurement that is missing, with the settings the run began with.
 
     Args:
         folder: the results folder.
+        engine: where it goes on, which must be where it began.
         gather: makes the build and the model for these settings.
         progress: where to show it.
 
@@ -109,6 +115,13 @@ def resume(folder: Path, gather: Callable[[Settings], Ingredients], progress: Pr
         StoreError: the folder holds no run, or build, model or trace are not those it began with.
     """
     with Store.open(folder) as store:
+        began_on = store.identity()["engine"]
+        if began_on != engine:
+            raise StoreError(
+                f"the run began on the engine {began_on}, this is {engine}",
+                where=str(folder),
+                hint=f"go on with --engine {began_on}",
+            )
         settings = Settings.model_validate(store.settings())
         trace = load_trace(folder / TRACE)
         ingredients = gather(settings)

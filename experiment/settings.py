@@ -65,6 +65,9 @@ _Int = Annotated[int, BeforeValidator(_not_a_boolean)]
 _Seconds = Annotated[
     float, BeforeValidator(_not_a_boolean), Field(gt=0, le=86_400, allow_inf_nan=False)
 ]
+_Cores = Annotated[
+    float, BeforeValidator(_not_a_boolean), Field(ge=0, le=4096, allow_inf_nan=False)
+]
 _Path = Annotated[Path, BeforeValidator(_not_blank), AfterValidator(_absolute)]
 
 
@@ -81,6 +84,9 @@ class BuildSettings(_Group):
     source: _Path | None = Field(default=None, description='llama.cpp checkout for the pin "local"')
     jobs: _Int = Field(
         default=0, ge=0, le=4096, description="compiler jobs at once; 0 = usable cores"
+    )
+    prebuilt: _Path | None = Field(
+        default=None, description="folder of a finished build; nothing is compiled then"
     )
 
     @model_validator(mode="after")
@@ -147,12 +153,35 @@ class CalibrationSettings(_Group):
     )
 
 
+class ContainerSettings(_Group):
+    """How the image is built and a container of it is run."""
+
+    image: str = Field(default="prefix-replay", min_length=1, description="name of the image")
+    base_image: str | None = Field(
+        default=None, description="base image in place of the one in pins.toml"
+    )
+    ca_bundle: _Path | None = Field(
+        default=None,
+        description="certificates for the build behind a proxy; default: what PIP_CERT, "
+        "SSL_CERT_FILE or REQUESTS_CA_BUNDLE names",
+    )
+    apt_snapshot: bool = Field(
+        default=True, description="take Debian packages from the snapshot the base image names"
+    )
+    memory_mib: _Int = Field(
+        default=0, ge=0, le=1 << 24, description="memory limit of a run; 0 = none"
+    )
+    cpus: _Cores = Field(default=0.0, description="CPU limit of a run; 0 = none")
+
+
 class Settings(BaseSettings):
     """All settings of a run, frozen. ``Settings()`` holds the defaults and reads nothing."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid")
 
-    engine: Literal["auto", "native"] = Field(default="auto", description="where the server runs")
+    engine: Literal["auto", "docker", "native"] = Field(
+        default="auto", description="where it happens; auto: docker where an engine answers"
+    )
     cache_dir: _Path = Field(
         default=ROOT / ".cache", description="sources, builds and stand-in models"
     )
@@ -165,6 +194,7 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     calibration: CalibrationSettings = CalibrationSettings()
+    container: ContainerSettings = ContainerSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -284,6 +314,10 @@ def _expected(field: FieldInfo) -> str:
         return " or ".join(f'"{choice}"' for choice in get_args(annotation))
     if annotation is int:
         return f"a whole number from {bounds[Ge].ge} to {bounds[Le].le}"
+    if annotation is bool:
+        return "true or false"
+    if annotation is float and Ge in bounds:
+        return f"a number from {bounds[Ge].ge} to {bounds[Le].le}"
     if annotation is float:
         return f"a number above {bounds[Gt].gt} and up to {bounds[Le].le}"
     if Path in _types(field):

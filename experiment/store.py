@@ -28,7 +28,14 @@ SCHEMA = ROOT / "schemas" / "results.sql"
 Key = tuple[str, int, str, int]
 """task_id, step, variant, round."""
 
-_DIGESTS = ("patch_digest", "image_digest", "model_digest", "mmproj_digest", "trace_digest")
+_IDENTITY = (
+    "engine",
+    "patch_digest",
+    "image_digest",
+    "model_digest",
+    "mmproj_digest",
+    "trace_digest",
+)
 
 _KEY_COLUMNS = ("run_id", "task_id", "step", "variant", "round")
 
@@ -148,11 +155,11 @@ class Store:
         return settings
 
     def identity(self) -> dict[str, str | None]:
-        """The digests of what the run began with, by column."""
+        """Engine and digests that the run began with, by column."""
         row = self._execute(
-            f"SELECT {', '.join(_DIGESTS)} FROM run WHERE id = ?", [self.run_id]
+            f"SELECT {', '.join(_IDENTITY)} FROM run WHERE id = ?", [self.run_id]
         ).fetchall()[0]
-        return dict(zip(_DIGESTS, row, strict=True))
+        return dict(zip(_IDENTITY, row, strict=True))
 
     def set_status(self, status: RunStatus) -> None:
         """Say what became of the run; every status but ``running`` also stamps its end."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-LOCK_FILES = ("run.txt", "dev.txt")
+LOCK_FILES = ("run.txt", "build.txt", "dev.txt")
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 VENV = os.path.join(ROOT, ".venv")

@@ -44,6 +44,7 @@ def new_checkout(folder: Path) -> Path:
             archive.writestr(name, text)
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     (folder / "requirements/run.txt").write_text(f"invoke==1.0 --hash=sha256:{digest}\n")
+    (folder / "requirements/build.txt").write_text("# nothing more\n")
     (folder / "requirements/dev.txt").write_text("# nothing more\n")
     return folder
 
@@ -269,6 +270,7 @@ def test_installs_by_hash_and_leaves_the_index_to_pip(
     assert "--require-hashes" in pip
     assert [Path(pip[n + 1]).name for n, word in enumerate(pip) if word == "-r"] == [
         "run.txt",
+        "build.txt",
         "dev.txt",
     ]
     decided = {"--index-url", "-i", "--extra-index-url", "--cert", "--proxy", "--isolated"}

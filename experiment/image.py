@@ -1,0 +1,182 @@
+"""Builds the image through the Docker SDK, from a context of what the Dockerfile copies."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests
+
+import docker
+from experiment.docker_client import Connection
+from experiment.errors import EngineError
+from experiment.host import git_state
+from experiment.patches import Series
+from experiment.paths import ROOT
+from experiment.pins import load_base_image
+from experiment.progress import Progress
+from experiment.settings import Settings
+
+# What .dockerignore lets through, for `docker build .` and for the SDK alike.
+CONTEXT = (
+    "Dockerfile",
+    "LICENSE",
+    "tasks.py",
+    "data",
+    "docker",
+    "experiment",
+    "patches",
+    "schemas",
+)
+REQUIREMENTS = "requirements/*.txt"
+CA_BUNDLE = "ca-bundle.crt"
+CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+
+_STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
+_TAIL_LINES = 25
+
+
+@dataclass(frozen=True)
+class Image:
+    """A built image. ``id`` is the engine's own, ``sha256:…``."""
+
+    tag: str
+    id: str
+    size_bytes: int
+
+
+def build_image(
+    connection: Connection, settings: Settings, series: Series, progress: Progress
+) -> Image:
+    """Build the image; the engine's own cache makes this quick where nothing has changed.
+
+    Raises:
+        EngineError: a step failed; the message ends in its last lines.
+    """
+    container = settings.container
+    bundle = container.ca_bundle or default_ca_bundle(os.environ)
+    arguments = {
+        "BASE_IMAGE": container.base_image or load_base_image().reference,
+        "APT_SNAPSHOT": "1" if container.apt_snapshot else "0",
+        "PIN": settings.build.pin,
+        "REVISION": _revision(),
+        "PATCH_DIGEST": series.digest,
+    }
+    progress.start("build the image", None)
+    try:
+        stream = connection.client.api.build(
+            fileobj=io.BytesIO(context_archive(ROOT, bundle)),
+            custom_context=True,
+            tag=container.image,
+            buildargs=arguments,
+            rm=True,
+            forcerm=True,
+            decode=True,
+        )
+        _follow(stream, progress)
+        found = connection.client.images.get(container.image)
+    except (docker.errors.DockerException, requests.RequestException) as error:
+        raise EngineError(f"the engine could not build the image: {error}") from error
+    progress.finish()
+    return Image(container.image, str(found.id), int(found.attrs["Size"]))
+
+
+def default_ca_bundle(environment: Mapping[str, str]) -> Path | None:
+    """The certificates that this machine's own pip goes by, so that the build goes by them too."""
+    for name in CA_VARIABLES:
+        path = Path(environment.get(name, ""))
+        if environment.get(name) and path.is_file():
+            return path
+    return None
+
+
+def context_archive(root: Path, ca_bundle: Path | None) -> bytes:
+    """The build context as a tar archive; the same files give the same bytes.
+
+    Raises:
+        EngineError: the certificates cannot be read.
+    """
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path in _context_files(root):
+            # The mode that a checkout of git has, whatever the umask was.
+            mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+            _add(archive, path.relative_to(root).as_posix(), path.read_bytes(), mode)
+        if ca_bundle is not None:
+            try:
+                _add(archive, CA_BUNDLE, ca_bundle.read_bytes(), 0o644)
+            except OSError as error:
+                raise EngineError(
+                    f"the certificates cannot be read: {error.strerror}",
+                    where=str(ca_bundle),
+                    hint="name the file with --ca-bundle",
+                ) from error
+    return buffer.getvalue()
+
+
+def _context_files(root: Path) -> Iterator[Path]:
+    for name in CONTEXT:
+        path = root / name
+        found = sorted(path.rglob("*")) if path.is_dir() else [path]
+        yield from (file for file in found if file.is_file() and "__pycache__" not in file.parts)
+    yield from sorted(root.glob(REQUIREMENTS))
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), mode
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def _revision() -> str:
+    state = git_state(ROOT)
+    if state["commit"] is None:
+        return "unknown"
+    return f"{state['commit']}-dirty" if state["dirty"] else state["commit"]
+
+
+def _follow(stream: Iterator[Any], progress: Progress) -> None:
+    """Show the steps as they come; raise with the end of the output of one that fails."""
+    step = "the first step"
+    tail: list[str] = []
+    for message in stream:
+        text = str(message.get("stream") or message.get("status") or "")
+        for line in text.splitlines():
+            if found := _STEP.match(line):
+                number, total, command = int(found[1]), int(found[2]), found[3]
+                step, tail = f"step {number} of {total} ({command[:100]})", []
+                progress.start("build the image", total)
+                progress.advance(number - 1, command[:60])
+            elif line.strip():
+                tail = [*tail[-_TAIL_LINES:], line.rstrip()]
+        if "error" in message:
+            lines = "".join(f"\n    {line}" for line in tail)
+            raise EngineError(
+                f"the image could not be built: {str(message['error']).strip()}",
+                where=step,
+                hint=_hint(str(message["error"]) + "\n".join(tail)) + f"\n  its last lines:{lines}",
+            )
+
+
+def _hint(output: str) -> str:
+    causes = (
+        (("CERTIFICATE_VERIFY", "certificate"), "name the proxy's certificates with --ca-bundle"),
+        (("names no snapshot",), "set container.apt_snapshot to false for this base image"),
+        (("manifest", "pull access", "registry", "not found"), "name another --base-image"),
+        (
+            ("resolv", "connect", "Connection", "network"),
+            "the build needs to reach package registries; behind a proxy see --ca-bundle",
+        ),
+        (("No space left",), "free some disk space for the engine"),
+        (("Killed", "signal 9"), "give the engine more memory, or lower build.jobs"),
+    )
+    for words, advice in causes:
+        if any(word in output for word in words):
+            return advice
+    return "the lines below say what failed"

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiment import engine
+from experiment.container import (
+    IMAGE_VARIABLE,
+    ContainerError,
+    _follow,
+    _judge,
+    _limits,
+    environment_of,
+)
+from experiment.engine import DockerEngine, NativeEngine, check_limits, choose
+from experiment.errors import EngineError
+from experiment.host import Limits
+from experiment.settings import load_settings
+
+
+def test_settings_go_inside_as_variables_that_are_read_back() -> None:
+    asked = {
+        "schedule.rounds": 9,
+        "server.ubatch": 128,
+        "seed": 5,
+        "container.memory_mib": 3000,
+        "container.cpus": 1.5,
+    }
+    outside = load_settings(
+        {
+            **asked,
+            "engine": "docker",
+            "build.pin": "guide",
+            "results_dir": "there",
+            "model.name": "holo3-mini",
+            "container.base_image": "mine",
+        },
+        environ={},
+    )
+    variables = environment_of(outside)
+    inside = load_settings(environ=variables)
+    assert inside == load_settings(asked, environ={})
+    assert not [name for name in variables if "BUILD" in name or "DIR" in name or "MODEL" in name]
+
+
+def test_exit_code_zero_is_no_error() -> None:
+    _judge(0, {"OOMKilled": False}, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "oom", "memory_mib", "sentence"),
+    [
+        (137, True, 512, "ran out of memory: the limit is 512 MiB"),
+        (1, True, 0, "ran out of memory: the machine has no more"),
+        (137, False, 512, r"stopped from outside \(SIGKILL\)"),
+        (143, False, 0, r"stopped from outside \(SIGTERM\)"),
+        (255, False, 0, r"stopped from outside \(127\)"),
+        (2, False, 0, "ended with exit code 2; its own words are above"),
+    ],
+)
+def test_what_ended_a_container_is_named(
+    code: int, oom: bool, memory_mib: int, sentence: str
+) -> None:
+    with pytest.raises(ContainerError, match=sentence) as caught:
+        _judge(code, {"OOMKilled": oom}, memory_mib)
+    assert caught.value.exit_code == code
+
+
+def test_limits_are_asked_of_the_engine_only_where_there_are_any() -> None:
+    assert _limits(0, 0.0) == {}
+    assert _limits(512, 1.5) == {
+        "mem_limit": "512m",
+        "memswap_limit": "512m",
+        "nano_cpus": 1_500_000_000,
+    }
+
+
+def test_progress_is_passed_on_and_the_folder_found(capfd: pytest.CaptureFixture[str]) -> None:
+    def stream() -> Iterator[tuple[bytes | None, bytes | None]]:
+        yield b"the table\n", None
+        yield None, b"results in /results/2026-11-30_01-0"
+        yield None, b"2-03_host_smoke\nmeasure\n"
+        yield None, b"results in /results/another\n"
+
+    # Cut anywhere, a name is only known when its line has ended.
+    assert _follow(stream()) == "2026-11-30_01-02-03_host_smoke"
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.endswith("measure\nresults in /results/another\n")
+
+
+class Nobody:
+    def __call__(self) -> Any:
+        raise EngineError("no engine is there", hint="start one")
+
+
+class Somebody:
+    kind, version, endpoint, rootless = "docker", "28.0", "unix:///x", False
+
+    def __call__(self) -> Any:
+        return self
+
+
+def test_auto_takes_docker_where_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(IMAGE_VARIABLE, raising=False)
+    monkeypatch.setattr(engine, "connect", Somebody())
+    chosen = choose(load_settings(environ={}))
+    assert isinstance(chosen, DockerEngine)
+    assert chosen.reason == "docker 28.0 at unix:///x answers"
+    assert isinstance(choose(load_settings({"engine": "native"}, environ={})), NativeEngine)
+
+
+def test_auto_says_why_it_is_native_and_docker_does_not_give_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(IMAGE_VARIABLE, raising=False)
+    monkeypatch.setattr(engine, "connect", Nobody())
+    chosen = choose(load_settings(environ={}))
+    assert (chosen.name, chosen.reason) == (
+        "native",
+        "no container engine answers: no engine is there",
+    )
+    with pytest.raises(EngineError, match="no engine is there"):
+        choose(load_settings({"engine": "docker"}, environ={}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "sentence"),
+    [
+        ({"container.memory_mib": 512}, Limits(None, 512 << 20), None),
+        ({"container.memory_mib": 512}, Limits(None, None), "memory limit is None"),
+        ({"container.memory_mib": 512}, Limits(None, 511 << 20), "memory limit is"),
+        ({"container.cpus": 1.5}, Limits(1.5, None), None),
+        ({"container.cpus": 1.5}, Limits(2.0, None), "CPU limit is 2.0 cores, not 1.5"),
+        ({"container.cpus": 1.5}, Limits(None, None), "CPU limit is None cores"),
+        ({}, Limits(1.0, 1), None),
+    ],
+)
+def test_limits_are_checked_inside(
+    monkeypatch: pytest.MonkeyPatch, asked: dict[str, object], found: Limits, sentence: str | None
+) -> None:
+    monkeypatch.setattr(engine, "cgroup_limits", lambda: found)
+    settings = load_settings(asked, environ={})
+    monkeypatch.delenv(IMAGE_VARIABLE, raising=False)
+    check_limits(settings)  # outside there is nothing to check
+    monkeypatch.setenv(IMAGE_VARIABLE, "sha256:x")
+    if sentence is None:
+        check_limits(settings)
+    else:
+        with pytest.raises(EngineError, match=sentence):
+            check_limits(settings)
+
+
+def test_build_that_lies_somewhere_else(tmp_path: Path) -> None:
+    from experiment.build import prebuilt
+    from experiment.errors import BuildError
+
+    with pytest.raises(BuildError, match="no finished build here"):
+        prebuilt(tmp_path)
