@@ -12,26 +12,29 @@ RUN sh /usr/local/sbin/apt-snapshot "$APT_SNAPSHOT" \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 libgomp1 \
     && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* /usr/local/sbin/apt-snapshot
 
-# --- venv: the locked requirements, by hash
-FROM base AS venv
+# --- tools: what the next two stages install with
+FROM base AS tools
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates python3-venv \
     && rm -rf /var/lib/apt/lists/*
 # A proxy's certificate, where the build was given one. The file that is always there makes the optional one allowed.
-COPY docker/pins.toml ca-bundle.cr[t] /ca/
+COPY docker/pip-install ca-bundle.cr[t] /ca/
 COPY requirements/run.txt requirements/build.txt /requirements/
-COPY docker/pip-install /usr/local/sbin/pip-install
+
+# --- venv: the locked requirements, by hash, without what only installing and testing them needs
+FROM tools AS venv
 RUN python3 -m venv /opt/venv \
-    && sh /usr/local/sbin/pip-install /opt/venv /requirements/run.txt \
-    && /opt/venv/bin/pip uninstall -q -y pip setuptools
+    && sh /ca/pip-install /opt/venv /requirements/run.txt \
+    && /opt/venv/bin/pip uninstall -q -y pip setuptools \
+    && find /opt/venv/lib -depth -type d -name tests -exec rm -r {} +
 
 # --- compile: the pinned llama.cpp, patched with zero fuzz, for every CPU of the architecture
-FROM venv AS compile
+FROM tools AS compile
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends g++ patch \
     && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/build-venv \
-    && sh /usr/local/sbin/pip-install /opt/build-venv /requirements/run.txt /requirements/build.txt
+    && sh /ca/pip-install /opt/build-venv /requirements/run.txt /requirements/build.txt
 # Only the modules that compiling needs, so that a change of any other does not compile anew.
 COPY docker/pins.toml docker/compile.py /src/docker/
 COPY patches /src/patches
@@ -40,7 +43,7 @@ COPY experiment/__init__.py experiment/build.py experiment/errors.py experiment/
     experiment/settings.py experiment/settings_sources.py experiment/source.py experiment/toolchain.py experiment/trees.py \
     /src/experiment/
 ARG PIN=sdist
-RUN sh /usr/local/sbin/pip-install --environment \
+RUN sh /ca/pip-install --environment \
     /opt/build-venv/bin/python /src/docker/compile.py --pin "$PIN" --to /opt/llama
 
 # --- the image: no compiler, no package installer, not root

@@ -15,9 +15,12 @@ from invoke.exceptions import Exit
 from invoke.tasks import task
 
 from experiment import bench as benchmark
-from experiment import checks, compare, engine, models, tables
-from experiment.engine import Engine
+from experiment import checks, compare, engine, image, models, tables
+from experiment import doctor as diagnosis
+from experiment.docker_client import connect
+from experiment.engine import PATCHES, Engine
 from experiment.errors import ExperimentError, SettingsError
+from experiment.patches import load_series
 from experiment.paths import ROOT
 from experiment.pins import pin_named
 from experiment.progress import RichProgress
@@ -254,6 +257,32 @@ def test(c: Context, unit: bool = False, select: str | None = None) -> None:
         raise Exit(code=checks.run_tests(unit_only=unit, select=select))
 
 
+@task(help={"engine": SHARED["engine"], "model": SHARED["model"]})
+def doctor(c: Context, engine: str | None = None, model: str | None = None) -> None:
+    """Tell whether this machine can do the job, in a container and natively, and what it lacks."""
+    with _user_errors():
+        checks_made = diagnosis.examine(_settings(engine=engine, model=model))
+        print(diagnosis.render(checks_made), end="")
+        raise Exit(code=diagnosis.exit_code(checks_made))
+
+
+@task(
+    help={
+        "base-image": "image to build on, in place of the pinned one",
+        "ca-bundle": "certificates for a build behind a proxy (default: pip's own)",
+    }
+)
+def reproduce(c: Context, base_image: str | None = None, ca_bundle: str | None = None) -> None:
+    """Compile the image's programs twice from nothing and compare them bit by bit."""
+    with _user_errors(), RichProgress() as progress:
+        settings = _settings(base_image=base_image, ca_bundle=ca_bundle)
+        pairs = image.reproduce(connect(), settings, load_series(PATCHES), progress)
+    for name, (first, second) in pairs.items():
+        print(f"{'same' if first == second else 'DIFFERENT'}  {first}  {name}")
+    if any(first != second for first, second in pairs.values()):
+        raise Exit(code=1)
+
+
 @task
 def lint(c: Context) -> None:
     """Check style and types (ruff, mypy)."""
@@ -288,4 +317,4 @@ def clean(c: Context, results: bool = False) -> None:
                 print(f"removed {folder}")
 
 
-namespace = Collection(build, run, compare_, model, test, lint, bench, clean)
+namespace = Collection(build, run, compare_, model, doctor, test, lint, bench, reproduce, clean)

@@ -14,6 +14,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,6 +108,7 @@ def connect(environ: Mapping[str, str] | None = None) -> Connection:
     variables = os.environ if environ is None else environ
     place = _place(variables)
     with _explained(place, variables):
+        _knock(place)
         with contextlib.closing(place.client(DEFAULT_DOCKER_API_VERSION)) as probe:
             answer = probe.api.version(api_version=False)
         api_version = _negotiate(answer, place)
@@ -129,6 +131,14 @@ def connect(environ: Mapping[str, str] | None = None) -> Connection:
         rootless=_is_rootless(info),
         info=info,
     )
+
+
+def _knock(place: _Place) -> None:
+    """Connect once ourselves: the SDK leaves the socket open where that fails."""
+    if place.socket:
+        with socket.socket(socket.AF_UNIX) as knock:
+            knock.settimeout(PROBE_TIMEOUT_S)
+            knock.connect(str(place.socket))
 
 
 def _place(variables: Mapping[str, str]) -> _Place:
@@ -191,7 +201,7 @@ def _from_user_files(read: Any, said: str) -> Any:
         return read()
     except TLSParameterError as error:
         raise EngineError(f"{said}, and TLS cannot be set up: {error}", hint=_TLS) from error
-    except Exception as error:  # noqa: BLE001 - the SDK raises plain Exception for a broken file
+    except Exception as error:  # the SDK raises plain Exception for a broken file
         raise EngineError(
             f"{said}, which cannot be read: {error}",
             hint="docker context inspect shows it; make it anew, or set DOCKER_HOST",
@@ -248,7 +258,7 @@ def _explained(place: _Place, variables: Mapping[str, str]) -> Iterator[None]:
         yield
     except EngineError:
         raise
-    except Exception as error:  # noqa: BLE001 - the SDK lets errors of six libraries through
+    except Exception as error:  # the SDK lets errors of six libraries through
         raise _explain(error, place, variables) from error
 
 
@@ -294,14 +304,14 @@ def _explain(error: Exception, place: _Place, variables: Mapping[str, str]) -> E
             f"{place.said}, and this client speaks no SSH: {error}",
             hint="forward the engine's socket with ssh -L and name it in DOCKER_HOST=unix://…",
         )
-    if has(OSError) and not has(ValueError, requests.exceptions.ChunkedEncodingError):
-        return EngineError(f"{at} cannot be reached: {_last(below)}", hint=_START)
-    if isinstance(error, docker.errors.DockerException):
+    if not isinstance(error, OSError):  # which requests' own are
         return EngineError(
             f"{place.said}, which names no engine: {error}",
             hint="use unix:///path/of/the/socket or tcp://host:port",
         )
-    return _not_an_engine(place)
+    if has(HTTPException, ValueError, requests.exceptions.ChunkedEncodingError):
+        return _not_an_engine(place)
+    return EngineError(f"{at} cannot be reached: {_last(below)}", hint=_START)
 
 
 def _not_an_engine(place: _Place) -> EngineError:

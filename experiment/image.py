@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import tarfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 
 _STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
 _TAIL_LINES = 25
+_NOTE_LENGTH = 60
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,25 @@ class Image:
 
 
 def build_image(
-    connection: Connection, settings: Settings, series: Series, progress: Progress
+    connection: Connection,
+    settings: Settings,
+    series: Series,
+    progress: Progress,
+    *,
+    tag: str | None = None,
+    target: str | None = None,
+    cached: bool = True,
 ) -> Image:
     """Build the image; the engine's own cache makes this quick where nothing has changed.
+
+    Args:
+        connection: the engine.
+        settings: ``container`` and ``build.pin`` are read.
+        series: the patches, for the image's label.
+        progress: shows the Dockerfile's steps.
+        tag: another name than ``container.image``.
+        target: an earlier stage of the Dockerfile to stop at.
+        cached: False compiles everything anew.
 
     Raises:
         EngineError: a step failed; the message ends in its last lines.
@@ -69,22 +88,76 @@ def build_image(
         "PATCH_DIGEST": series.digest,
     }
     progress.start("build the image", None)
-    try:
+    name = tag or container.image
+    with _engine_errors("build the image"):
         stream = connection.client.api.build(
             fileobj=io.BytesIO(context_archive(ROOT, bundle)),
             custom_context=True,
-            tag=container.image,
+            tag=name,
+            target=target or "",
+            nocache=not cached,
             buildargs=arguments,
             rm=True,
             forcerm=True,
             decode=True,
         )
         _follow(stream, progress)
-        found = connection.client.images.get(container.image)
-    except (docker.errors.DockerException, requests.RequestException) as error:
-        raise EngineError(f"the engine could not build the image: {error}") from error
+        found = connection.client.images.get(name)
     progress.finish()
-    return Image(container.image, str(found.id), int(found.attrs["Size"]))
+    return Image(name, str(found.id), int(found.attrs["Size"]))
+
+
+def reproduce(
+    connection: Connection, settings: Settings, series: Series, progress: Progress
+) -> dict[str, tuple[str, str]]:
+    """Compile twice from nothing, each time in a new container, and compare what comes out.
+
+    Returns:
+        File name -> the two sha256 of each program and library; equal where it is reproducible.
+
+    Raises:
+        EngineError: a build failed.
+    """
+    records: list[dict[str, Any]] = []
+    for attempt in ("first", "second"):
+        progress.say(f"the {attempt} of two builds from nothing")
+        tag = f"{settings.container.image}-reproduce"
+        image = build_image(
+            connection, settings, series, progress, tag=tag, target="compile", cached=False
+        )
+        records.append(_record_in(connection, image))
+        with _engine_errors("remove the image"):
+            connection.client.images.remove(tag, force=True)
+    first, second = (record["binaries"] for record in records)
+    names = sorted({*first, *second})
+    missing = {"sha256": "missing"}
+    return {
+        name: (first.get(name, missing)["sha256"], second.get(name, missing)["sha256"])
+        for name in names
+    }
+
+
+def _record_in(connection: Connection, image: Image) -> dict[str, Any]:
+    with _engine_errors("read the image"):
+        container = connection.client.containers.create(image.id)
+        try:
+            chunks, _ = container.get_archive("/opt/llama/build.json")
+            packed = io.BytesIO(b"".join(chunks))
+        finally:
+            container.remove()
+    with tarfile.open(fileobj=packed) as archive:
+        member = archive.extractfile("build.json")
+        assert member is not None
+        record: dict[str, Any] = json.load(member)
+    return record
+
+
+@contextmanager
+def _engine_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (docker.errors.DockerException, requests.RequestException) as error:
+        raise EngineError(f"the engine could not {what}: {error}") from error
 
 
 def default_ca_bundle(environment: Mapping[str, str]) -> Path | None:
@@ -145,16 +218,20 @@ def _follow(stream: Iterator[Any], progress: Progress) -> None:
     """Show the steps as they come; raise with the end of the output of one that fails."""
     step = "the first step"
     tail: list[str] = []
+    number = total = 0
     for message in stream:
         text = str(message.get("stream") or message.get("status") or "")
         for line in text.splitlines():
             if found := _STEP.match(line):
                 number, total, command = int(found[1]), int(found[2]), found[3]
                 step, tail = f"step {number} of {total} ({command[:100]})", []
-                progress.start("build the image", total)
-                progress.advance(number - 1, command[:60])
+                if number == 1:
+                    progress.start("build the image", total)
+                progress.advance(number - 1, command[:_NOTE_LENGTH])
             elif line.strip():
                 tail = [*tail[-_TAIL_LINES:], line.rstrip()]
+                if number:
+                    progress.advance(number - 1, line.strip()[:_NOTE_LENGTH])
         if "error" in message:
             lines = "".join(f"\n    {line}" for line in tail)
             raise EngineError(

@@ -136,7 +136,7 @@ def messages(*texts: str, error: str | None = None) -> Iterator[Any]:
 def test_steps_are_shown_as_they_come() -> None:
     bar = Bar()
     _follow(messages("Step 1/3 : FROM x\n", " ---> abc\n", "Step 2/3 : RUN true\n"), bar)
-    assert bar.seen == [(0, "FROM x"), (1, "RUN true")]
+    assert bar.seen == [(0, "FROM x"), (0, "---> abc"), (1, "RUN true")]
 
 
 def test_failure_names_the_step_and_shows_its_last_lines_only() -> None:

@@ -24,7 +24,7 @@ EXPECTED = {("fake", ROUNDS * STEPS), ("restored", ROUNDS * STEPS), ("full", 4),
 def invoke(results: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "invoke", "--search-root", str(ROOT), *arguments],
-        env=os.environ | {"EXPERIMENT_RESULTS_DIR": str(results)},
+        env=os.environ | {"EXPERIMENT_RESULTS_DIR": str(results), "EXPERIMENT_ENGINE": "native"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -33,8 +33,9 @@ def with_generated_tokens(server: Server, what: Prompt) -> None:
 
 
 def streamed(server: Server, what: Prompt) -> None:
-    with stream(server, what, n_predict=5) as response:
-        assert sum(1 for line in response.iter_lines() if line.startswith(b"data:")) >= 5
+    # Tokens that are not whole characters come together, so there are fewer messages than tokens.
+    with stream(server, what, n_predict=20) as response:
+        assert sum(1 for line in response.iter_lines() if line.startswith(b"data:")) >= 2
 
 
 def cancelled_while_generating(server: Server, what: Prompt) -> None:

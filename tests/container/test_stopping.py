@@ -1,0 +1,107 @@
+"""However a container ends, the caller is told, nothing is left, and the run can go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import docker
+from tests.container.calling import (
+    Caller,
+    Ended,
+    complete,
+    containers_of,
+    counts,
+    ended,
+    measured,
+    only_run,
+    query,
+    succeeded,
+    wait_for,
+)
+
+ROUNDS = 3
+COMMITTED = """
+    SELECT task_id, step, variant, round, prompt_ms, started_at FROM measurement
+    WHERE status IN ('ok', 'warmup')
+"""
+
+
+def resumed(caller: Caller, results: Path) -> Ended:
+    """Go on with the run in ``results``; what was measured stays, what is missing is added once."""
+    folder = only_run(results)
+    before = set(query(folder, COMMITTED))
+    assert before
+    done = succeeded(caller.invoke(results, "run", "--engine=docker", f"--resume={folder.name}"))
+    assert only_run(results) == folder
+    assert before <= set(query(folder, COMMITTED))
+    assert counts(folder) == complete(ROUNDS)
+    ((status,),) = query(folder, "SELECT status FROM run")
+    assert status == "finished"
+    return done
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_to_the_host_stops_the_container(
+    number: signal.Signals, image: str, caller: Caller, client: docker.DockerClient, results: Path
+) -> None:
+    run = caller.invoke(results, "run", "--engine=docker", f"--rounds={ROUNDS}")
+    wait_for(lambda: measured(results) >= 5, run)
+    assert len(containers_of(client, results)) == 1
+    os.kill(run.pid, number)
+    done = ended(run, 60)
+    assert done.code in {signal.SIGINT: {130}, signal.SIGTERM: {130, 143}}[number]
+    assert "--resume" in done.errors
+    assert containers_of(client, results) == []
+    ((status,),) = query(only_run(results), "SELECT status FROM run")
+    assert status == "interrupted"
+    assert measured(results) < 4 * ROUNDS * 2
+    resumed(caller, results)
+
+
+def test_killed_from_outside(
+    image: str, caller: Caller, client: docker.DockerClient, results: Path
+) -> None:
+    run = caller.invoke(results, "run", "--engine=docker", f"--rounds={ROUNDS}")
+    wait_for(lambda: measured(results) >= 5, run)
+    (container,) = containers_of(client, results)
+    container.kill()
+    done = ended(run, 60)
+    assert done.code == 137
+    assert "stopped from outside" in done.errors
+    assert "--resume" in done.errors
+    assert "out of memory" not in done.errors
+    assert containers_of(client, results) == []
+    resumed(caller, results)
+
+
+def test_stopped_from_outside(
+    image: str, caller: Caller, client: docker.DockerClient, results: Path
+) -> None:
+    run = caller.invoke(results, "run", "--engine=docker", f"--rounds={ROUNDS}")
+    wait_for(lambda: measured(results) >= 5, run)
+    (container,) = containers_of(client, results)
+    container.stop(timeout=30)
+    done = ended(run, 60)
+    assert done.code != 0
+    assert "stopped from outside" in done.errors
+    assert "--resume" in done.errors
+    ((status,),) = query(only_run(results), "SELECT status FROM run")
+    assert status == "interrupted"
+
+
+# Less than the driver itself needs; and enough for the driver, but not for the server.
+@pytest.mark.parametrize("memory_mib", [32, 200])
+def test_too_little_memory_is_named(
+    memory_mib: int, image: str, caller: Caller, client: docker.DockerClient, results: Path
+) -> None:
+    limit = {"EXPERIMENT_CONTAINER__MEMORY_MIB": str(memory_mib)}
+    done = ended(caller.invoke(results, "run", "--engine=docker", environment=limit), 120)
+    assert done.code != 0
+    assert f"out of memory: the limit is {memory_mib} MiB" in done.errors
+    assert "container.memory_mib" in done.errors
+    assert "stopped from outside" not in done.errors
+    assert containers_of(client, results) == []
