@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,15 @@ def _trace(trace: Any) -> tuple[Trace, str]:
     return load_trace(path), path.stem
 
 
+def _refuse_with_resume(flags: Mapping[str, object], exempt: Sequence[str] = ()) -> None:
+    for name, value in flags.items():
+        if value is not None and name not in exempt:
+            raise SettingsError(
+                f"--{name.replace('_', '-')} cannot go with --resume: "
+                "the run keeps what it began with"
+            )
+
+
 @task(
     help=SHARED
     | {
@@ -180,17 +189,16 @@ def run(
         }
         settings = _settings(engine=engine, **flags)
         if resume is not None:
-            # A file of the user's own has to be named again for a container.
-            kept = {"trace": trace, **flags, "model": None, "mmproj": None}
-            given = [name for name, value in kept.items() if value is not None]
-            if given:
-                raise SettingsError(
-                    f"--{given[0].replace('_', '-')} cannot go with --resume: "
-                    "the run keeps what it began with"
-                )
+            # A container is not told where on the host a model file of the user's own lies, so that
+            # is said again.
+            again = () if settings.engine == "native" else ("model", "mmproj")
+            _refuse_with_resume({"trace": trace, **flags}, exempt=again)
             folder = compare.find_run(settings.results_dir, str(_value("resume", resume)))
+            chosen = _choose(settings)
+            if chosen.name != "docker":
+                _refuse_with_resume({name: flags[name] for name in again})
             with RichProgress() as progress:
-                folder = _choose(settings).resume(settings, folder, progress)
+                folder = chosen.resume(settings, folder, progress)
         else:
             steps, name = _trace(trace)
             with RichProgress() as progress:

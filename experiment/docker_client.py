@@ -18,7 +18,6 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal
 
-import docker
 import requests
 from docker.constants import DEFAULT_DOCKER_API_VERSION, MINIMUM_DOCKER_API_VERSION
 from docker.context import Context
@@ -27,6 +26,7 @@ from docker.errors import APIError, TLSParameterError
 from docker.utils import kwargs_from_env, version_lt
 from docker.utils.config import find_config_file
 
+import docker
 from experiment.errors import EngineError
 
 PROBE_TIMEOUT_S = 5.0
@@ -230,7 +230,7 @@ def _negotiate(answer: object, place: _Place) -> str:
             hint="start the engine with DOCKER_MIN_API_VERSION="
             f"{DEFAULT_DOCKER_API_VERSION}, take a newer docker package, {_NATIVE}",
         )
-    return str(min(newest, DEFAULT_DOCKER_API_VERSION, key=_numbers))
+    return str(min(newest, DEFAULT_DOCKER_API_VERSION, key=str))
 
 
 def _is_version(value: object) -> bool:

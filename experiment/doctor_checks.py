@@ -50,6 +50,7 @@ class EngineFacts:
     Attributes:
         is_local: what it mounts are folders of this machine.
         limits: it can limit the memory of a container.
+        has_image: the image has been built before.
         cores: what a container gets at most.
     """
 
@@ -61,6 +62,7 @@ class EngineFacts:
     rootless: bool
     is_local: bool
     limits: bool
+    has_image: bool
     builder_refusal: str | None
     memory_bytes: int | None
     cores: int | None
@@ -170,7 +172,8 @@ def builder(facts: EngineFacts | Trouble, *, image: str) -> Check | None:
             "docker",
         )
     kind = "Buildah" if facts.kind == "podman" else "the classic builder"
-    return _ok("builder", f"{kind} answers to the SDK")
+    there = "there" if facts.has_image else "not built yet"
+    return _ok("builder", f"{kind} answers to the SDK; the image {image} is {there}")
 
 
 def limits(

@@ -56,7 +56,7 @@ RESULTS_BYTES = 100_000_000
 """A run of the default trace takes 5 MB."""
 
 IMAGE_BYTES = 3_000_000_000
-"""The image with its build stages: base, compiler, two virtual environments, source, objects."""
+"""The image with its build stages; an engine that had built it once held 2.0 GB."""
 
 VOCABULARY = 151_936
 """Tokens of the stand-ins' vocabulary; with its texts it takes 6 MB."""
@@ -124,7 +124,7 @@ class _Probe(Generic[Result]):
 def gather(settings: Settings) -> Facts:
     """Look at everything at once, for about `DEADLINE_S` at most."""
     deadline = time.monotonic() + DEADLINE_S
-    engine = _Probe("engine", engine_facts)
+    engine = _Probe("engine", lambda: engine_facts(settings.container.image))
     busy = _Probe("load", busy_facts)
     index = _Probe("registry", lambda: registry(settings.build.pin))
     compiler = _Probe("compiler", lambda: compiler_facts(settings))
@@ -152,7 +152,7 @@ def gather(settings: Settings) -> Facts:
     )
 
 
-def engine_facts() -> tuple[EngineFacts, DiskFacts | None]:
+def engine_facts(image: str) -> tuple[EngineFacts, DiskFacts | None]:
     """Ask the engine; the second is the disk of its images where that can be seen from here.
 
     Raises:
@@ -170,6 +170,7 @@ def engine_facts() -> tuple[EngineFacts, DiskFacts | None]:
             rootless=connection.rootless,
             is_local=_is_local(connection.endpoint),
             limits=info.get("MemoryLimit") is not False and info.get("CgroupDriver") != "none",
+            has_image=_has_image(connection, image),
             builder_refusal=_builder_refusal(connection),
             memory_bytes=_count(info.get("MemTotal")),
             cores=_count(info.get("NCPU")),
@@ -178,7 +179,8 @@ def engine_facts() -> tuple[EngineFacts, DiskFacts | None]:
     if not facts.is_local or not isinstance(root, str) or not Path(root).is_dir():
         return facts, None
     free_bytes = shutil.disk_usage(root).free
-    return facts, DiskFacts(Path(root), free_bytes, {"docker": IMAGE_BYTES}, is_writable=True)
+    needed: dict[Way, int] = {"docker": 0 if facts.has_image else IMAGE_BYTES}
+    return facts, DiskFacts(Path(root), free_bytes, needed, is_writable=True)
 
 
 def _is_local(endpoint: str) -> bool:
@@ -188,6 +190,15 @@ def _is_local(endpoint: str) -> bool:
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
+
+
+def _has_image(connection: Connection, image: str) -> bool:
+    api = connection.client.api
+    url = f"{api.base_url}/v{api.api_version}/images/{image}/json"
+    try:
+        return bool(api.get(url, timeout=PROBE_TIMEOUT_S).ok)
+    except requests.RequestException:
+        return False
 
 
 def _builder_refusal(connection: Connection) -> str | None:

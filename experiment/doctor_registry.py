@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 import requests
 
@@ -101,9 +102,8 @@ def default_index() -> str:
 
 def trouble_with(index: str, package: str, settings: Mapping[str, str]) -> Trouble | None:
     """Ask the index for a package and say what stands in the way; None = nothing."""
-    parts = urlsplit(index)
-    if parts.scheme == "file":
-        there = Path(unquote(parts.path)).is_dir()
+    if index.startswith("file:"):
+        there = Path(unquote(urlsplit(index).path)).is_dir()
         return None if there else Trouble("no such folder", "correct pip's index-url")
     for name in CA_VARIABLES:
         if (path := os.environ.get(name)) and not Path(path).is_file():
@@ -129,7 +129,7 @@ def trouble_with(index: str, package: str, settings: Mapping[str, str]) -> Troub
         return Trouble("cannot be reached", _BEHIND_A_PROXY)
     except (requests.RequestException, OSError, ValueError) as error:
         # A malformed address, or a CA bundle that is none.
-        return Trouble(f"cannot be asked: {_plain(str(error), index)}", _BEHIND_A_PROXY)
+        return Trouble(f"cannot be asked: {without_credentials(str(error))}", _BEHIND_A_PROXY)
     return _judge(response.status_code, package)
 
 
@@ -144,11 +144,6 @@ def _judge(status: int, package: str) -> Trouble | None:
     return None
 
 
-def without_credentials(address: str) -> str:
-    """Return an address as it may be shown."""
-    parts = urlsplit(address)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-def _plain(text: str, index: str) -> str:
-    return text.replace(index.rstrip("/"), without_credentials(index).rstrip("/"))
+def without_credentials(text: str) -> str:
+    """Return an address, or a text that holds some, as it may be shown."""
+    return re.sub(r"//[^/\s]*@", "//", text)

@@ -94,10 +94,13 @@ class World:
             )
 
     def resume(
-        self, folder: Path, gather: Callable[[Settings], run.Ingredients] | None = None
+        self,
+        folder: Path,
+        gather: Callable[[Settings], run.Ingredients] | None = None,
+        engine: str = "native",
     ) -> Path:
         with self._in_place():
-            return run.resume(folder, gather or (lambda _: self.ingredients), self.progress)
+            return run.resume(folder, engine, gather or (lambda _: self.ingredients), self.progress)
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:

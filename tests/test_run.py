@@ -531,6 +531,13 @@ def test_a_run_does_not_go_on_with_another_model_or_other_patches(
     assert (structure(interrupted), simple.asked) == (before, [])
 
 
+def test_a_run_does_not_go_on_somewhere_else(simple: World, interrupted: Path) -> None:
+    with pytest.raises(StoreError, match="began on the engine native, this is docker") as caught:
+        simple.resume(interrupted, engine="docker")
+    assert caught.value.hint == "go on with --engine native"
+    assert (status(interrupted), simple.asked) == ("interrupted", [])
+
+
 def test_a_run_does_not_go_on_with_an_edited_trace(simple: World, interrupted: Path) -> None:
     trace = interrupted / "trace.jsonl"
     trace.write_text(trace.read_text().replace('"depth": 900', '"depth": 800'))

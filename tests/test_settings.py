@@ -179,7 +179,10 @@ def test_description_covers_every_setting_and_holds_no_absolute_path() -> None:
         f"{group}.{name}" if group else name
         for group, names in {
             "": ["engine", "cache_dir", "results_dir", "seed"],
-            "build": ["pin", "source", "jobs"],
+            "build": ["pin", "source", "jobs", "prebuilt"],
+            "container": [
+                "image", "base_image", "ca_bundle", "apt_snapshot", "memory_mib", "cpus",
+            ],
             "model": ["name", "mmproj"],
             "server": [
                 "threads", "batch", "ubatch", "start_timeout_s", "request_timeout_s",

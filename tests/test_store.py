@@ -51,6 +51,7 @@ def test_a_resumed_run_finds_what_it_began_with(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         assert store.settings() == {"seed": 1, "cache_dir": "cache"}
         assert store.identity() == {
+            "engine": "native",
             "patch_digest": None,
             "image_digest": None,
             "model_digest": "m1",

@@ -119,7 +119,8 @@ def test_the_list_reads_well(elsewhere: Elsewhere) -> None:
     assert called.code == 0
     listed = re.findall(r"^  (\S+)\s+(\S.*)$", called.out, re.MULTILINE)
     assert dict(listed).keys() == {
-        *("build", "run", "compare", "model", "test", "lint", "bench", "clean")
+        *("build", "run", "compare", "model", "doctor"),
+        *("test", "lint", "bench", "reproduce", "clean"),
     }
     assert all(sentence[0].isupper() for _, sentence in listed)
     assert elsewhere.untouched()
@@ -154,12 +155,14 @@ def test_every_task_says_what_it_does_and_what_each_flag_means(name: str) -> Non
 
 def test_the_flags_that_are_fixed() -> None:
     shared = {"engine", "pin", "source", "model", "mmproj"}
-    assert flags("build") == shared | {"jobs"}
+    assert flags("build") == shared | {"jobs", "base-image", "ca-bundle"}
     assert flags("run") == shared | {"trace", "rounds", "full-rounds", "resume"}
     assert flags("bench") == shared
     assert flags("compare") == {"run", "format"}
     assert flags("model") == {"shape", "seed", "pin", "source"}
     assert flags("test") == {"unit", "select"}
+    assert flags("doctor") == {"engine", "model"}
+    assert flags("reproduce") == {"base-image", "ca-bundle"}
 
 
 class FakeEngine:
@@ -188,8 +191,8 @@ class FakeEngine:
         shutil.copytree(self.canned, folder, dirs_exist_ok=True)
         return folder
 
-    def resume(self, folder: Path, progress: Progress) -> Path:
-        self._do("resume", folder)
+    def resume(self, settings: Settings, folder: Path, progress: Progress) -> Path:
+        self._do("resume", settings, folder)
         return folder
 
 
@@ -244,7 +247,10 @@ def here(
         (["run", "--resume=nothing"], "there is no run nothing"),
         (["run", "--resume=x", "--pin=guide"], "--pin cannot go with --resume"),
         (["run", "--resume=x", "--full-rounds=0"], "--full-rounds cannot go with --resume"),
-        (["run", "--resume=x", "--model=nano"], "--model cannot go with --resume"),
+        (
+            ["run", "--resume=x", "--model=nano", "--engine=native"],
+            "--model cannot go with --resume",
+        ),
         (["run", "--rounds=0"], "schedule.rounds must be"),
         (["run", "--rounds=many"], "not 'many'"),
         (["run", "--engine=podman"], "not 'podman'"),
@@ -353,7 +359,8 @@ def test_resume_takes_a_name_or_a_folder(
         called = here("run", f"--resume={wanted}", "--engine=native")
         assert called.code == 0
         assert "restored" in called.out
-    assert engine.asked == [("resume", folder)] * 2
+    assert [what[0] for what in engine.asked] == ["resume"] * 2
+    assert [what[2] for what in engine.asked] == [folder] * 2
 
 
 def test_an_interrupt_says_how_to_go_on(here: Call, engine: FakeEngine) -> None:
