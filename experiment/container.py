@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import signal
 import sys
@@ -11,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import docker
 import requests
 from docker.types import Mount
 
-import docker
 from experiment.docker_client import Connection
 from experiment.errors import EngineError
 from experiment.image import Image
@@ -96,6 +97,7 @@ def run_inside(
             image.id,
             command=list(command),
             user=user,
+            hostname=platform.node(),  # the results are the host's
             environment=environment,
             mounts=list(mounts),
             tmpfs={"/tmp": "rw,nosuid,nodev,noexec,mode=1777"},

@@ -18,6 +18,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal
 
+import docker
 import requests
 from docker.constants import DEFAULT_DOCKER_API_VERSION, MINIMUM_DOCKER_API_VERSION
 from docker.context import Context
@@ -26,7 +27,6 @@ from docker.errors import APIError, TLSParameterError
 from docker.utils import kwargs_from_env, version_lt
 from docker.utils.config import find_config_file
 
-import docker
 from experiment.errors import EngineError
 
 PROBE_TIMEOUT_S = 5.0
@@ -145,8 +145,7 @@ def _place(variables: Mapping[str, str]) -> _Place:
     if host := variables.get("DOCKER_HOST", "").strip():
         said = f"DOCKER_HOST is {host}"
         _check_address(host, said)
-        # Not `variables` itself: the SDK takes an empty mapping for the process's environment.
-        tls = _from_user_files(lambda: kwargs_from_env({**variables, "DOCKER_HOST": host}), said)
+        tls = _from_user_files(lambda: kwargs_from_env(variables), said)
         return _Place(host, "DOCKER_HOST", said, tls.get("tls", False))
     name = variables.get("DOCKER_CONTEXT", "").strip() or _current_context()
     if name in ("", "default"):
@@ -230,7 +229,7 @@ def _negotiate(answer: object, place: _Place) -> str:
             hint="start the engine with DOCKER_MIN_API_VERSION="
             f"{DEFAULT_DOCKER_API_VERSION}, take a newer docker package, {_NATIVE}",
         )
-    return str(min(newest, DEFAULT_DOCKER_API_VERSION, key=str))
+    return str(min(newest, DEFAULT_DOCKER_API_VERSION, key=_numbers))
 
 
 def _is_version(value: object) -> bool:

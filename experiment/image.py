@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import docker
 import requests
 
-import docker
 from experiment.docker_client import Connection
 from experiment.errors import EngineError
 from experiment.host import git_state

@@ -189,6 +189,10 @@ def test_a_socket_elsewhere_is_pointed_out(tmp_path: Path, path: Path) -> None:
     with fake_engine(other, version=PODMAN_VERSION, info=INFO):
         error = refusal({"XDG_RUNTIME_DIR": str(tmp_path)})
         assert f"DOCKER_HOST=unix://{other}" in str(error.hint)
+        with socket.socket(socket.AF_UNIX) as left_behind:
+            left_behind.bind(str(path))
+        error = refusal({**at(path), "XDG_RUNTIME_DIR": str(tmp_path)})
+        assert f"DOCKER_HOST=unix://{other}" in str(error.hint)
         connect(at(other)).client.close()
 
 

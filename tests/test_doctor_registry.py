@@ -39,7 +39,13 @@ class Index:
                 if index.status == 0:
                     index.hangs.wait(10)
                     return
+                if index.status == 302 and self.path.startswith("/moved/"):
+                    self.send_response(404)
+                    self.end_headers()
+                    return
                 self.send_response(index.status)
+                if index.status == 302:
+                    self.send_header("Location", "/moved/")
                 self.end_headers()
 
             def log_message(self, format: str, *args: object) -> None:
@@ -127,6 +133,7 @@ def test_no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
         (401, "refuses (HTTP 401)"),
         (403, "refuses (HTTP 403)"),
         (404, "does not have some-package"),
+        (302, "does not have some-package"),
         (500, "answers with HTTP 500"),
         (503, "answers with HTTP 503"),
     ],

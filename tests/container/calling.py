@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import docker
 import duckdb
 from docker.models.containers import Container
 
-import docker
 from experiment.container import RUN_LABEL
 from experiment.paths import ROOT
 

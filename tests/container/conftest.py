@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import docker
 import pytest
 
-import docker
 from experiment.docker_client import Connection, connect
 from experiment.errors import EngineError
 from experiment.paths import ROOT

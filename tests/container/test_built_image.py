@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import IO
 
 import certifi
+import docker
 import pytest
 
-import docker
 from experiment import __version__
 from experiment.image import default_ca_bundle
 from experiment.patches import load_series

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import docker
 import pytest
 
-import docker
 from tests.container.calling import (
     Caller,
     Ended,

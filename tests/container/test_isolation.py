@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 
-import docker
 from experiment.paths import ROOT
 from tests.container.calling import (
     Caller,

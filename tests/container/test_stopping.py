@@ -6,9 +6,9 @@ import os
 import signal
 from pathlib import Path
 
+import docker
 import pytest
 
-import docker
 from tests.container.calling import (
     Caller,
     Ended,
