@@ -15,11 +15,16 @@ _LINTERS = (
 )
 
 # Marker expressions, cheapest first.
-_PARTS = ("not engine and not container", "engine", "container")
+_PARTS = (
+    "not compiler and not engine and not container",
+    "compiler and not engine and not container",
+    "engine",
+    "container",
+)
 
 
 def run_tests(*, unit_only: bool, select: str | None) -> int:
-    """Run pytest: what needs no server, then what needs one, then what needs a container engine.
+    """Run pytest by what tests need: nothing, a compiler, the server, a container engine.
 
     A part starts only after the one before has passed. The fixtures build the server with
     assertions, the ``nano`` model and the image where they are not there yet. Without a container
