@@ -41,6 +41,8 @@ CA_BUNDLE = "ca-bundle.crt"
 CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 
 _STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
+# The engine paints what a step writes to standard error.
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TAIL_LINES = 25
 _NOTE_LENGTH = 60
 
@@ -220,7 +222,7 @@ def _follow(stream: Iterator[Any], progress: Progress) -> None:
     tail: list[str] = []
     number = total = 0
     for message in stream:
-        text = str(message.get("stream") or message.get("status") or "")
+        text = _COLOUR.sub("", str(message.get("stream") or message.get("status") or ""))
         for line in text.splitlines():
             if found := _STEP.match(line):
                 number, total, command = int(found[1]), int(found[2]), found[3]

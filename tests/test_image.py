@@ -135,7 +135,9 @@ def messages(*texts: str, error: str | None = None) -> Iterator[Any]:
 
 def test_steps_are_shown_as_they_come() -> None:
     bar = Bar()
-    _follow(messages("Step 1/3 : FROM x\n", " ---> abc\n", "Step 2/3 : RUN true\n"), bar)
+    _follow(
+        messages("Step 1/3 : FROM x\n", "\x1b[91m ---> abc\n\x1b[0m", "Step 2/3 : RUN true\n"), bar
+    )
     assert bar.seen == [(0, "FROM x"), (0, "---> abc"), (1, "RUN true")]
 
 

@@ -24,9 +24,12 @@ from tests.container.calling import (
 )
 
 ROUNDS = 3
+# A stop after so many requests leaves some that count: the warm-up round, which each start of the
+# server has anew, is 8 of them.
+BEFORE_THE_STOP = 12
 COMMITTED = """
     SELECT task_id, step, variant, round, prompt_ms, started_at FROM measurement
-    WHERE status IN ('ok', 'warmup')
+    WHERE status = 'ok'
 """
 
 
@@ -49,7 +52,7 @@ def test_signal_to_the_host_stops_the_container(
     number: signal.Signals, image: str, caller: Caller, client: docker.DockerClient, results: Path
 ) -> None:
     run = caller.invoke(results, "run", "--engine=docker", f"--rounds={ROUNDS}")
-    wait_for(lambda: measured(results) >= 5, run)
+    wait_for(lambda: measured(results) >= BEFORE_THE_STOP, run)
     assert len(containers_of(client, results)) == 1
     os.kill(run.pid, number)
     done = ended(run, 60)
@@ -58,7 +61,7 @@ def test_signal_to_the_host_stops_the_container(
     assert containers_of(client, results) == []
     ((status,),) = query(only_run(results), "SELECT status FROM run")
     assert status == "interrupted"
-    assert measured(results) < 4 * ROUNDS * 2
+    assert counts(only_run(results)) != complete(ROUNDS)
     resumed(caller, results)
 
 
@@ -66,7 +69,7 @@ def test_killed_from_outside(
     image: str, caller: Caller, client: docker.DockerClient, results: Path
 ) -> None:
     run = caller.invoke(results, "run", "--engine=docker", f"--rounds={ROUNDS}")
-    wait_for(lambda: measured(results) >= 5, run)
+    wait_for(lambda: measured(results) >= BEFORE_THE_STOP, run)
     (container,) = containers_of(client, results)
     container.kill()
     done = ended(run, 60)
@@ -82,7 +85,7 @@ def test_stopped_from_outside(
     image: str, caller: Caller, client: docker.DockerClient, results: Path
 ) -> None:
     run = caller.invoke(results, "run", "--engine=docker", f"--rounds={ROUNDS}")
-    wait_for(lambda: measured(results) >= 5, run)
+    wait_for(lambda: measured(results) >= BEFORE_THE_STOP, run)
     (container,) = containers_of(client, results)
     container.stop(timeout=30)
     done = ended(run, 60)
