@@ -28,8 +28,6 @@ _TEXTS = {
     "arch": r"print_info: arch +=\s*(\S+)",
     "model_type": r"print_info: model type +=\s*(.+)",
     "file_type": r"print_info: file type +=\s*(.+)",
-    # Only of a portable build, which chooses one at start.
-    "cpu_variant": r"load_backend: loaded CPU backend from .*libggml-cpu-(\w+)\.so",
     "cpu_features": r"system_info: .*?\| (.+?)\s*\|?\s*$",
 }
 _FLASH = re.compile(r"Flash Attention was auto, set to (\w+)|llama_context: flash_attn +=\s*(\w+)")

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import string
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -103,7 +104,7 @@ def build_image(
             forcerm=True,
             decode=True,
         )
-        _follow(stream, progress)
+        _follow(stream, arguments, progress)
         found = connection.client.images.get(name)
     progress.finish()
     return Image(name, str(found.id), int(found.attrs["Size"]))
@@ -179,6 +180,11 @@ def context_archive(root: Path, ca_bundle: Path | None) -> bytes:
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        # Folders too, as the command line sends them: both then find the same layers in the cache.
+        for path in _context_folders(root):
+            entry = tarfile.TarInfo(path.relative_to(root).as_posix())
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(entry)
         for path in _context_files(root):
             # The mode that a checkout of git has, whatever the umask was.
             mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
@@ -193,6 +199,13 @@ def context_archive(root: Path, ca_bundle: Path | None) -> bytes:
                     hint="name the file with --ca-bundle",
                 ) from error
     return buffer.getvalue()
+
+
+def _context_folders(root: Path) -> Iterator[Path]:
+    for top in (root / name for name in (*CONTEXT, Path(REQUIREMENTS).parent)):
+        if top.is_dir():
+            found = [top, *sorted(path for path in top.rglob("*") if path.is_dir())]
+            yield from (folder for folder in found if "__pycache__" not in folder.parts)
 
 
 def _context_files(root: Path) -> Iterator[Path]:
@@ -216,7 +229,7 @@ def _revision() -> str:
     return f"{state['commit']}-dirty" if state["dirty"] else state["commit"]
 
 
-def _follow(stream: Iterator[Any], progress: Progress) -> None:
+def _follow(stream: Iterator[Any], arguments: Mapping[str, str], progress: Progress) -> None:
     """Show the steps as they come; raise with the end of the output of one that fails."""
     step = "the first step"
     tail: list[str] = []
@@ -225,7 +238,8 @@ def _follow(stream: Iterator[Any], progress: Progress) -> None:
         text = _COLOUR.sub("", str(message.get("stream") or message.get("status") or ""))
         for line in text.splitlines():
             if found := _STEP.match(line):
-                number, total, command = int(found[1]), int(found[2]), found[3]
+                number, total = int(found[1]), int(found[2])
+                command = string.Template(found[3]).safe_substitute(arguments)
                 step, tail = f"step {number} of {total} ({command[:100]})", []
                 if number == 1:
                     progress.start("build the image", total)

@@ -19,6 +19,7 @@ from experiment.process import spawn, stop
 from experiment.settings import Settings
 
 _LISTENING = re.compile(rb"listening on (http://127\.0\.0\.1:\d+)")
+_CPU_VARIANT = re.compile(r"/libggml-cpu-(\w+)\.so")
 _POLL_S = 0.05
 _LOG_TAIL_LINES = 15
 
@@ -108,6 +109,18 @@ class Server:
     def pid(self) -> int:
         """Process id of the server."""
         return self._child.pid
+
+    def cpu_variant(self) -> str | None:
+        """Which CPU backend a portable build has loaded; None for one compiled for this host.
+
+        The server loads it before its log begins. Only Linux tells what a process has mapped.
+        """
+        try:
+            maps = Path(f"/proc/{self.pid}/maps").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        found = _CPU_VARIANT.search(maps)
+        return found.group(1) if found else None
 
     def log_text(self) -> str:
         """What this server has printed so far."""

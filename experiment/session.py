@@ -99,6 +99,8 @@ def open_session(
     with server:
         props = server.client.props()
         graph = parse_graph(server.log_text()) | memory_graph(props)
+        if variant := server.cpu_variant():
+            graph["cpu_variant"] = variant
         _check_support(graph, props, steps, model)
         prefixes = PrefixBuilder(
             server.client,

@@ -322,6 +322,11 @@ class Store:
     ) -> duckdb.DuckDBPyConnection:
         try:
             return self._connection.execute(statement, values or [])
+        except (duckdb.InterruptException, RuntimeError) as error:
+            # How DuckDB reports a Ctrl-C that reaches it in the middle of a statement.
+            if "interrupt" in str(error).lower():
+                raise KeyboardInterrupt from error
+            raise
         except duckdb.Error as error:
             raise explain(error, self.folder / DATABASE) from error
 

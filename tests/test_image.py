@@ -136,7 +136,9 @@ def messages(*texts: str, error: str | None = None) -> Iterator[Any]:
 def test_steps_are_shown_as_they_come() -> None:
     bar = Bar()
     _follow(
-        messages("Step 1/3 : FROM x\n", "\x1b[91m ---> abc\n\x1b[0m", "Step 2/3 : RUN true\n"), bar
+        messages("Step 1/3 : FROM x\n", "\x1b[91m ---> abc\n\x1b[0m", "Step 2/3 : RUN true\n"),
+        {},
+        bar,
     )
     assert bar.seen == [(0, "FROM x"), (0, "---> abc"), (1, "RUN true")]
 
@@ -153,6 +155,7 @@ def test_failure_names_the_step_and_shows_its_last_lines_only() -> None:
                 "SSL: CERTIFICATE_VERIFY_FAILED\n",
                 error="The command returned a non-zero code: 1",
             ),
+            {},
             SilentProgress(),
         )
     text = str(caught.value)
@@ -176,5 +179,15 @@ def test_failure_names_the_step_and_shows_its_last_lines_only() -> None:
 )
 def test_failure_comes_with_advice(output: str, advice: str) -> None:
     with pytest.raises(EngineError) as caught:
-        _follow(messages("Step 1/1 : RUN x\n", output, error="code 1"), SilentProgress())
+        _follow(messages("Step 1/1 : RUN x\n", output, error="code 1"), {}, SilentProgress())
     assert advice in str(caught.value.hint)
+
+
+def test_failure_names_the_base_image_that_was_asked_for() -> None:
+    with pytest.raises(EngineError, match=r"FROM nowhere/base:1 AS base") as caught:
+        _follow(
+            messages("Step 1/9 : FROM ${BASE_IMAGE} AS base\n", error="pull access denied"),
+            {"BASE_IMAGE": "nowhere/base:1"},
+            SilentProgress(),
+        )
+    assert "--base-image" in str(caught.value.hint)
