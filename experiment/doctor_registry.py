@@ -93,7 +93,8 @@ def default_index() -> str:
         ExperimentError: this pip keeps it elsewhere.
     """
     try:
-        return str(importlib.import_module("pip._internal.models.index").PyPI.simple_url)
+        index = importlib.import_module("pip._internal.models.index").PyPI
+        return str(index.simple_url)
     except (ImportError, AttributeError) as error:
         raise ExperimentError(
             "pip's own index is not known", hint="name one with PIP_INDEX_URL"
