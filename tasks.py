@@ -17,16 +17,15 @@ from invoke.tasks import task
 from experiment import bench as benchmark
 from experiment import checks, compare, engine, image, models, tables
 from experiment import doctor as diagnosis
+from experiment.build import source_tree
 from experiment.docker_client import connect
 from experiment.engine import PATCHES, Engine
 from experiment.errors import ExperimentError, SettingsError
 from experiment.patches import load_series
 from experiment.paths import ROOT
-from experiment.pins import pin_named
 from experiment.progress import RichProgress
 from experiment.settings import Settings, load_settings
 from experiment.shapes import SHAPES
-from experiment.source import obtain
 from experiment.trace import Trace, load_trace
 
 SMOKE_TRACE = ROOT / "data" / "traces" / "smoke.jsonl"
@@ -252,9 +251,7 @@ def model(
                 hint=f"choose one of {', '.join(SHAPES)}",
             )
         settings = _settings(model=shape, seed=seed, pin=pin, source=source)
-        wanted = pin_named(settings.build.pin)
-        tree = obtain(wanted, settings.cache_dir, progress, settings.build.source)
-        made = models.resolve(settings, tree, progress)
+        made = models.resolve(settings, source_tree(settings, progress), progress)
         print(f"{made.model}\n{made.mmproj}")
 
 

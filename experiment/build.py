@@ -186,6 +186,19 @@ def build(
     return _made(folder, kind, tree, record)
 
 
+def source_tree(settings: Settings, progress: Progress) -> Path:
+    """A llama.cpp tree that holds the vocabulary of the stand-ins: a prebuilt one's, or the pin's.
+
+    Raises:
+        SourceError: the source cannot be had or is not what the pin says.
+        BuildError: the prebuilt folder is not a finished build.
+    """
+    if settings.build.prebuilt is not None:
+        return prebuilt(settings.build.prebuilt).source
+    pin = pin_named(settings.build.pin)
+    return obtain(pin, settings.cache_dir, progress, settings.build.source)
+
+
 def prebuilt(folder: Path) -> Build:
     """Return a finished build that lies somewhere else than in the cache, as in an image.
 

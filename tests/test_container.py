@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import pytest
 
 from experiment import engine
+from experiment.build import prebuilt, source_tree
 from experiment.container import (
     IMAGE_VARIABLE,
     ContainerError,
@@ -16,8 +19,9 @@ from experiment.container import (
     environment_of,
 )
 from experiment.engine import DockerEngine, NativeEngine, check_limits, choose
-from experiment.errors import EngineError
+from experiment.errors import BuildError, EngineError
 from experiment.host import Limits
+from experiment.progress import SilentProgress
 from experiment.settings import load_settings
 
 
@@ -155,8 +159,20 @@ def test_limits_are_checked_inside(
 
 
 def test_build_that_lies_somewhere_else(tmp_path: Path) -> None:
-    from experiment.build import prebuilt
-    from experiment.errors import BuildError
-
     with pytest.raises(BuildError, match="no finished build here"):
+        prebuilt(tmp_path)
+    programs = {}
+    (tmp_path / "bin").mkdir()
+    for name in ("llama-server", "llama-bench", "libllama.so"):
+        (tmp_path / "bin" / name).write_text(name)
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        programs[name] = {"sha256": digest, "size_bytes": len(name)}
+    record = {"kind": "portable", "binaries": programs}
+    (tmp_path / "build.json").write_text(json.dumps(record))
+    assert prebuilt(tmp_path).server == tmp_path / "bin" / "llama-server"
+    # A stand-in's vocabulary comes from it too: nothing is downloaded in a container.
+    settings = load_settings({"build.prebuilt": str(tmp_path)}, environ={})
+    assert source_tree(settings, SilentProgress()) == tmp_path / "source"
+    (tmp_path / "bin" / "libllama.so").write_text("another")
+    with pytest.raises(BuildError, match=r"are not those of build\.json"):
         prebuilt(tmp_path)
