@@ -10,7 +10,7 @@ import duckdb
 from experiment.errors import StoreError
 
 DATABASE = "results.duckdb"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 # DuckDB 2 writes its newest format into a new file unless told otherwise, and 1.4 cannot open that.
 STORAGE_VERSION = "v1.4.0"

@@ -12,8 +12,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-Variant = Literal["fake", "restored", "full", "arithmetic"]
-VARIANTS: tuple[Variant, ...] = ("fake", "restored", "full", "arithmetic")
+Variant = Literal["fake", "control", "restored", "full", "arithmetic"]
+"""``control`` is ``fake`` once more: their difference is the noise floor of the measurement."""
+VARIANTS: tuple[Variant, ...] = ("fake", "control", "restored", "full", "arithmetic")
+
+Fill = Literal["zero", "tile"]
+"""What a fabricated prefix's data are set to: zeros, or a short real segment repeated."""
 
 Status = Literal["ok", "warmup", "invalid", "refused", "failed"]
 """What became of a measurement.
@@ -67,7 +71,10 @@ class Measurement:
     """One request (or, for ``arithmetic``, one estimate) of one step in one round.
 
     ``round`` counts from 0; warm-up rounds are negative. ``prompt_ms`` contains ``install_ms`` and
-    ``encode_ms``; ``prime_ms`` is outside it. ``raw`` names the file below ``raw/``.
+    ``encode_ms``; ``prime_ms`` and ``fill_ms`` are outside it. The structure (``ubatch_…``,
+    ``graph_nodes``, one item an ubatch; ``kv_bytes``) and what disturbed the request
+    (``other_cores``, ``stolen_cores``, ``throttled``) are as ``schemas/results.sql`` says.
+    ``raw`` names the file below ``raw/``.
 
     Raises:
         ValueError: the fields contradict the status. A caller that judges answers does so first
@@ -93,6 +100,15 @@ class Measurement:
     pos_min: int | None = None
     pos_max: int | None = None
     n_kv: int | None = None
+    fake_fill: Fill | None = None
+    fill_ms: float | None = None
+    ubatch_tokens: tuple[int, ...] | None = None
+    ubatch_n_kv: tuple[int, ...] | None = None
+    graph_nodes: tuple[int, ...] | None = None
+    kv_bytes: int | None = None
+    other_cores: float | None = None
+    stolen_cores: float | None = None
+    throttled: int | None = None
     error: str | None = None
     raw: str | None = None
 
@@ -112,10 +128,27 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertRow:
+    """Experts that were routed to in one layer for at least one token of one ubatch; untimed."""
+
+    task_id: str
+    step: int
+    variant: Literal["fake", "restored"]
+    fake_fill: Literal["none", "zero", "tile"]
+    ubatch: int
+    layer: int
+    distinct_experts: int
+
+
+@dataclass(frozen=True, slots=True)
 class CalibrationRow:
-    """Prefill throughput of ``chunk`` tokens that start at ``depth``, in tokens per second."""
+    """Prefill throughput of ``chunk`` tokens that start at ``depth``, in tokens per second.
+
+    ``wall_s`` is the wall time of the whole process that measured it.
+    """
 
     depth: int
     chunk: int
     tps_median: float
     tps_samples: tuple[float, ...] = field(default=())
+    wall_s: float | None = None

@@ -65,6 +65,9 @@ _Int = Annotated[int, BeforeValidator(_not_a_boolean)]
 _Seconds = Annotated[
     float, BeforeValidator(_not_a_boolean), Field(gt=0, le=86_400, allow_inf_nan=False)
 ]
+_Percent = Annotated[
+    float, BeforeValidator(_not_a_boolean), Field(gt=0, le=100, allow_inf_nan=False)
+]
 _Cores = Annotated[
     float, BeforeValidator(_not_a_boolean), Field(ge=0, le=4096, allow_inf_nan=False)
 ]
@@ -124,6 +127,13 @@ class ServerSettings(_Group):
     context: _Int = Field(
         default=0, ge=0, le=1 << 24, description="KV cells of the context; 0 = sized to the trace"
     )
+    fake_fill: Literal["zero", "tile"] = Field(
+        default="tile",
+        description="data of a fabricated prefix: zeros, or a short real segment repeated",
+    )
+    fake_tile: _Int = Field(
+        default=256, ge=1, le=1 << 16, description="tokens of that segment, decoded once a server"
+    )
 
     @model_validator(mode="after")
     def _ubatch_fits_batch(self) -> Self:
@@ -138,8 +148,34 @@ class ServerSettings(_Group):
 class ScheduleSettings(_Group):
     """How often each variant is measured."""
 
-    rounds: _Int = Field(default=5, ge=1, le=1000, description="rounds of fake and restored")
-    full_rounds: _Int = Field(default=1, ge=0, le=1000, description="rounds of full, the control")
+    rounds: _Int = Field(
+        default=3, ge=1, le=1000, description="rounds of fake, control and restored at least"
+    )
+    max_rounds: _Int = Field(default=100, ge=1, le=10_000, description="rounds at most")
+    half_width_pct: _Percent = Field(
+        default=0.5,
+        description="rounds are added until the interval of fake/restored is this narrow, "
+        "half-width in %",
+    )
+    precision: Literal["run", "step"] = Field(
+        default="run", description="whose interval: that of the whole run, or of every step"
+    )
+    time_limit_s: _Seconds = Field(
+        default=120.0, description="no round is added after this many seconds of added rounds"
+    )
+    full_rounds: _Int = Field(
+        default=1, ge=0, le=1000, description="rounds of full, the whole prompt"
+    )
+    restored_max_depth: _Int = Field(
+        default=1 << 24, ge=0, le=1 << 24, description="deepest L at which restored is measured"
+    )
+    full_max_depth: _Int = Field(
+        default=1 << 24, ge=0, le=1 << 24, description="deepest L at which full is measured"
+    )
+    structure_steps: _Int = Field(
+        default=6, ge=0, le=100_000,
+        description="steps whose experts are counted, untimed, spread over depth",
+    )
     warmup_rounds: _Int = Field(default=1, ge=0, le=1000, description="rounds before, not counted")
 
 
@@ -150,6 +186,10 @@ class CalibrationSettings(_Group):
     repetitions: _Int = Field(default=3, ge=1, le=1000, description="samples at each depth")
     points: _Int = Field(
         default=6, ge=2, le=1000, description="depths, from 0 to the trace's deepest"
+    )
+    at: Literal["points", "steps"] = Field(
+        default="points",
+        description="where: evenly spaced depths with the chunk, or every step's own L and new",
     )
 
 

@@ -72,7 +72,7 @@ CREATE TABLE measurement (
     run_id            VARCHAR NOT NULL,
     task_id           VARCHAR NOT NULL,
     step              INTEGER NOT NULL,
-    variant           VARCHAR NOT NULL CHECK (variant IN ('fake', 'restored', 'full', 'arithmetic')),
+    variant           VARCHAR NOT NULL CHECK (variant IN ('fake', 'control', 'restored', 'full', 'arithmetic')),
     round             INTEGER NOT NULL,  -- 0, 1, ...; a warm-up's round is negative
     position_in_round INTEGER,
     depth             BIGINT NOT NULL,
@@ -89,6 +89,15 @@ CREATE TABLE measurement (
     pos_min           BIGINT,
     pos_max           BIGINT,
     n_kv              BIGINT,
+    fake_fill         VARCHAR CHECK (fake_fill IN ('zero', 'tile')),  -- of fake and control: what the prefix's data were set to
+    fill_ms           DOUBLE,     -- setting them, outside prompt_ms
+    ubatch_tokens     INTEGER[],  -- new tokens of each ubatch, in order
+    ubatch_n_kv       INTEGER[],  -- KV columns that its attention read
+    graph_nodes       INTEGER[],  -- nodes of its compute graph
+    kv_bytes          BIGINT,     -- K and V that all of them read: n_kv times the bytes of a column, over the attention layers
+    other_cores       DOUBLE,     -- mean number of cores that other processes kept busy during the request
+    stolen_cores      DOUBLE,     -- the same, taken by the hypervisor
+    throttled         INTEGER,    -- times that heat or a CPU quota slowed the machine down during the request
     status            VARCHAR NOT NULL CHECK (status IN ('ok', 'warmup', 'invalid', 'refused', 'failed')),
     error             VARCHAR,
     raw               VARCHAR,  -- file below raw/ with the request and the response
@@ -100,12 +109,26 @@ CREATE TABLE measurement (
     CHECK (status <> 'ok' OR (prompt_ms IS NOT NULL AND install_ms IS NOT NULL AND encode_ms IS NOT NULL))
 );
 
+-- Untimed: experts that a router chose for at least one token of the ubatch.
+CREATE TABLE expert (
+    run_id    VARCHAR NOT NULL,
+    task_id   VARCHAR NOT NULL,
+    step      INTEGER NOT NULL,
+    variant   VARCHAR NOT NULL CHECK (variant IN ('fake', 'restored')),
+    fake_fill VARCHAR NOT NULL CHECK (fake_fill IN ('none', 'zero', 'tile')),  -- 'none' for restored
+    ubatch    INTEGER NOT NULL,
+    layer     INTEGER NOT NULL,  -- counts the layers that have experts
+    distinct_experts INTEGER NOT NULL,
+    PRIMARY KEY (run_id, task_id, step, variant, fake_fill, ubatch, layer)
+);
+
 CREATE TABLE calibration (
     run_id      VARCHAR NOT NULL,
     depth       BIGINT NOT NULL,
     chunk       INTEGER NOT NULL,
     tps_median  DOUBLE NOT NULL,
     tps_samples DOUBLE[] NOT NULL,
+    wall_s      DOUBLE,  -- of the whole process: load, decode the prefix, all samples of all chunks
     PRIMARY KEY (run_id, depth, chunk)
 );
 
