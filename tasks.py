@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from invoke.collection import Collection
 from invoke.context import Context
@@ -15,8 +15,20 @@ from invoke.exceptions import Exit
 from invoke.tasks import task
 
 from experiment import bench as benchmark
-from experiment import checks, compare, engine, image, models, tables
+from experiment import (
+    bench_tables,
+    checks,
+    compare,
+    engine,
+    image,
+    models,
+    sweep_results,
+    sweep_tables,
+    tables,
+)
 from experiment import doctor as diagnosis
+from experiment import structure as structures
+from experiment import sweep as sweeping
 from experiment.build import source_tree
 from experiment.docker_client import connect
 from experiment.engine import PATCHES, Engine
@@ -29,8 +41,9 @@ from experiment.shapes import SHAPES
 from experiment.trace import Trace, load_trace
 
 SMOKE_TRACE = ROOT / "data" / "traces" / "smoke.jsonl"
-OVERHEAD_TRACE = ROOT / "data" / "traces" / "overhead.jsonl"
 DEFAULT_TRACE = ROOT / "data" / "traces" / "computer-use.jsonl"
+
+Form = TypeVar("Form", bound=str)
 
 SHARED = {
     "engine": "where it happens: docker, native, or auto (docker where an engine answers)",
@@ -73,6 +86,7 @@ def _settings(**flags: object) -> Settings:
         "mmproj": "model.mmproj",
         "rounds": "schedule.rounds",
         "full_rounds": "schedule.full_rounds",
+        "fake_fill": "server.fake_fill",
         "seed": "seed",
     }
     return load_settings(
@@ -92,6 +106,18 @@ def _value(flag: str, value: object) -> object:
             hint=f"give the value as {option}=VALUE; a file whose name begins with - as ./{value}",
         )
     return value
+
+
+def _form(asked: str, known: Sequence[Form]) -> Form:
+    """The known form that is asked for."""
+    for form in known:
+        if form == asked:
+            return form
+    raise SettingsError(
+        f"there is no format {asked!r}",
+        where="--format",
+        hint=f"choose one of {', '.join(known)}",
+    )
 
 
 def _choose(settings: Settings) -> Engine:
@@ -159,8 +185,9 @@ def build(
     | {
         "trace": "replay the default trace (--trace) or a file (--trace=FILE); without it, "
         "a four-step smoke trace",
-        "rounds": "rounds of fake and restored",
-        "full-rounds": "rounds of full, the control",
+        "rounds": "rounds of fake, control and restored at least",
+        "full-rounds": "rounds of full, the whole prompt",
+        "fake-fill": "data of a fabricated prefix: tile or zero",
         "resume": "go on with this run (name or folder); it keeps its own settings and trace",
     },
 )
@@ -174,6 +201,7 @@ def run(
     mmproj: str | None = None,
     rounds: int | None = None,
     full_rounds: int | None = None,
+    fake_fill: str | None = None,
     resume: str | None = None,
 ) -> None:
     """Replay an agent trace and compare fake, restored, full and arithmetic prefill."""
@@ -185,6 +213,7 @@ def run(
             "mmproj": mmproj,
             "rounds": rounds,
             "full_rounds": full_rounds,
+            "fake_fill": fake_fill,
         }
         settings = _settings(engine=engine, **flags)
         if resume is not None:
@@ -206,25 +235,76 @@ def run(
 
 
 @task(
+    help=SHARED
+    | {
+        "depths": f"depths L with commas between, rounded to 256 (default: {sweeping.DEPTHS})",
+        "new": f"numbers of new tokens, template tail included (default: {sweeping.NEW})",
+        "time-limit": "longest time in minutes; what does not fit is left out (default: 30)",
+        "rounds": "rounds of fake, control and restored at least",
+        "fake-fill": "data of a fabricated prefix: tile or zero",
+        "show": "print this sweep again (name or folder) and measure nothing",
+        "format": "table, json, csv or md",
+    }
+)
+def sweep(
+    c: Context,
+    engine: str | None = None,
+    pin: str | None = None,
+    source: str | None = None,
+    model: str | None = None,
+    mmproj: str | None = None,
+    depths: str | None = None,
+    new: str | None = None,
+    time_limit: str | None = None,
+    rounds: int | None = None,
+    fake_fill: str | None = None,
+    show: str | None = None,
+    format: str = "table",
+) -> None:
+    """Compare fake and restored prefill on a grid of depths and sizes, within a time limit."""
+    with _user_errors():
+        form = _form(format, sweep_tables.FORMATS)
+        settings = _settings(
+            engine=engine,
+            pin=pin,
+            source=source,
+            model=model,
+            mmproj=mmproj,
+            rounds=rounds,
+            fake_fill=fake_fill,
+        )
+        if show is not None:
+            folder = compare.find_run(settings.results_dir, str(_value("show", show)))
+        else:
+            request = sweeping.parse_request(depths, new, time_limit)
+            chosen = _choose(settings)
+            with RichProgress() as progress:
+                plan = sweeping.prepare(chosen, settings, request, progress)
+                progress.say(sweep_tables.render_plan(plan).rstrip())
+                folder = sweeping.measure(chosen, settings, plan, progress)
+        print(sweep_tables.render(sweep_results.load(folder), form), end="")
+
+
+@task(
     name="compare",
     help={
         "run": "name or folder of a run (default: the newest)",
         "format": "table, json, csv or md",
+        "structure": "what the graphs did in place of how long they took",
     },
 )
-def compare_(c: Context, run: str | None = None, format: str = "table") -> None:
+def compare_(
+    c: Context, run: str | None = None, format: str = "table", structure: bool = False
+) -> None:
     """Print what a run measured, from its database alone."""
     with _user_errors():
-        form = next((form for form in tables.FORMATS if form == format), None)
-        if form is None:
-            raise SettingsError(
-                f"there is no format {format!r}",
-                where="--format",
-                hint=f"choose one of {', '.join(tables.FORMATS)}",
-            )
+        form = _form(format, tables.FORMATS)
         wanted = None if run is None else str(_value("run", run))
         folder = compare.find_run(_settings().results_dir, wanted)
-        print(tables.render(compare.load(folder), form), end="")
+        if structure:
+            print(structures.render(structures.load(folder), form), end="")
+        else:
+            print(tables.render(compare.load(folder), form), end="")
 
 
 @task(
@@ -294,7 +374,14 @@ def lint(c: Context) -> None:
     raise Exit(code=checks.run_lint())
 
 
-@task(help=SHARED)
+@task(
+    help=SHARED
+    | {
+        "only": "parts with commas between: depths, speedup, default, compare, six-steps "
+        "(default: all but six-steps; for another model than nano six-steps alone)",
+        "format": "table or md",
+    }
+)
 def bench(
     c: Context,
     engine: str | None = None,
@@ -302,13 +389,17 @@ def bench(
     source: str | None = None,
     model: str | None = None,
     mmproj: str | None = None,
+    only: str | None = None,
+    format: str = "table",
 ) -> None:
-    """Measure what the tool itself costs: a whole default run, and the driver for each request."""
+    """Measure what the tool itself costs, each figure against its target."""
     with _user_errors(), RichProgress() as progress:
+        form = _form(format, bench_tables.FORMATS)
         settings = _settings(engine=engine, pin=pin, source=source, model=model, mmproj=mmproj)
-        traces = load_trace(DEFAULT_TRACE), load_trace(OVERHEAD_TRACE)
-        figures = benchmark.measure(_choose(settings), settings, *traces, progress)
-        print(benchmark.render(figures))
+        asked = None if only is None else str(_value("only", only))
+        parts = benchmark.parts(asked, settings.model.name)
+        for part in benchmark.measure(_choose(settings), settings, parts, progress):
+            print(bench_tables.render(part, form), end="")
 
 
 @task(help={"results": "remove the results as well"})
@@ -322,4 +413,6 @@ def clean(c: Context, results: bool = False) -> None:
                 print(f"removed {folder}")
 
 
-namespace = Collection(build, run, compare_, model, doctor, test, lint, bench, reproduce, clean)
+namespace = Collection(
+    build, run, sweep, compare_, model, doctor, test, lint, bench, reproduce, clean
+)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -25,6 +25,7 @@ DECODE_TOKENS_PER_S = 25
 
 SMALL = (640, 360)  # a 1280x720 display, halved
 LARGE = (960, 540)  # a 1920x1080 display, halved
+TINY = (320, 180)  # a 1280x720 display, quartered: what a large model encodes in a few seconds
 
 
 @dataclass(frozen=True)
@@ -143,13 +144,45 @@ SMOKE_LARGE = Task(
     moves=(Move(tokens=(30, 60)),),
 )
 
-OVERHEAD = Task(
-    "overhead",
+LIBRARY = Task(
+    "renew-books",
+    TINY,
+    most_screenshots=8,
+    answer_tokens=(1450, 1550),  # an agent that reasons at length and keeps what it thought
+    moves=(
+        Move(
+            "Renew the three books that are due this week on the page of the library. If one of "
+            "them cannot be renewed, write its title and the day it is due into the notes."
+        ),
+        Move(tokens=(20, 50)),
+        Move(
+            "The command printed: 3 books due by Friday, one of them reserved by another reader; "
+            "no fees; the account is valid until the end of the year.",
+            screen=False,
+        ),
+        Move(tokens=(20, 50)),
+        Move(tokens=(80, 140), screen=False),
+        Move("Two books are renewed. Write the third one into the notes and close the page."),
+    ),
+)
+
+TEXT = Task(
+    "",
     SMALL,
     most_screenshots=1,
     answer_tokens=(1, 1),
     moves=(Move(tokens=(64, 64), screen=False),),
 )
+"""A step of 64 tokens on which `bench` measures what does not depend on the new content."""
+
+SAMPLE = replace(TEXT, moves=(Move(tokens=(251, 251), screen=False),))
+"""The stand-ins' chat template adds five tokens: 256 in all."""
+
+
+def at(task: Task, depth: int) -> tuple[Task, tuple[int, int]]:
+    """The task by the name of the only depth it has."""
+    return replace(task, task_id=f"depth-{depth}"), (depth, depth)
+
 
 TRACES = {
     "traces/computer-use.jsonl": (
@@ -157,8 +190,10 @@ TRACES = {
         (SETTINGS, (300, 400)),
         (BACKUP, (300, 400)),
     ),
-    "traces/overhead.jsonl": ((OVERHEAD, (4096, 4096)),),
+    "traces/depths.jsonl": tuple(at(TEXT, depth) for depth in (4096, 8192, 65_536, 262_144)),
+    "traces/six-steps.jsonl": ((LIBRARY, (344, 344)),),
     "traces/smoke.jsonl": ((SMOKE, (300, 340)), (SMOKE_LARGE, (1400, 1500))),
+    "traces/speedup.jsonl": (at(SAMPLE, 32_768),),
 }
 """Tasks of each trace, each with the bounds of the depth it begins at."""
 

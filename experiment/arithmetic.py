@@ -31,27 +31,28 @@ class Calibration:
     """Seconds per token at each of ``depths``."""
 
     @classmethod
-    def from_rows(cls, rows: Iterable[CalibrationRow]) -> Calibration:
-        """Take the calibrated depths in any order.
+    def from_rows(cls, rows: Iterable[CalibrationRow], chunk: int) -> Calibration:
+        """Take the depths that are calibrated with ``chunk`` tokens, in any order.
+
+        Rows of other chunks are passed over: they are what llama-bench says about a step itself,
+        and an estimate made of them would be that measurement.
 
         Raises:
-            CalibrationError: there is none, a depth occurs twice, or the chunks differ.
+            CalibrationError: there is none, a depth occurs twice, or a throughput is not positive.
         """
-        ordered = sorted(rows, key=lambda row: row.depth)
+        ordered = sorted((row for row in rows if row.chunk == chunk), key=lambda row: row.depth)
         if not ordered:
-            raise CalibrationError("no depth is calibrated")
-        chunks = {row.chunk for row in ordered}
-        if len(chunks) > 1:
-            raise CalibrationError(
-                f"depths are calibrated with different chunks: {sorted(chunks)}",
-                hint="calibrate all depths with one chunk size",
-            )
+            raise CalibrationError(f"no depth is calibrated with {chunk} tokens")
         depths = tuple(row.depth for row in ordered)
         if len(set(depths)) < len(depths):
             raise CalibrationError(f"a depth is calibrated twice: {list(depths)}")
         if any(row.tps_median <= 0 for row in ordered):
             raise CalibrationError("a calibrated throughput is not positive")
-        return cls(ordered[0].chunk, depths, tuple(1 / row.tps_median for row in ordered))
+        return cls(chunk, depths, tuple(1 / row.tps_median for row in ordered))
+
+    def covers(self, depth: int) -> bool:
+        """Whether an estimate can be made at ``depth``."""
+        return depth <= self.depths[-1]
 
     def tps(self, depth: int) -> float:
         """Prefill throughput at ``depth`` in tokens per second.
@@ -73,7 +74,7 @@ class Calibration:
         return 1000 * new * self._token_s(depth)
 
     def _token_s(self, depth: int) -> float:
-        if depth > self.depths[-1]:
+        if not self.covers(depth):
             raise CalibrationError(
                 f"depth {depth} is beyond the deepest calibrated one, {self.depths[-1]}",
                 hint="calibrate up to the trace's deepest step",

@@ -15,15 +15,20 @@ from experiment.errors import RequestRefused, ServerError
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a completion request sends: text, and images where the server's marker stands in it."""
+    """What a completion request sends: text, and images where the server's marker stands in it.
+
+    Without images, ids of ``tokens`` may stand before the text: the server tokenises a text at
+    less than a million tokens a second, so a deep prefix is sent as what it becomes.
+    """
 
     text: str
     images: tuple[bytes, ...] = ()
+    tokens: tuple[int, ...] = ()
 
-    def as_json(self) -> str | dict[str, object]:
+    def as_json(self) -> str | list[int | str] | dict[str, object]:
         """The ``prompt`` member of a ``/completion`` request."""
         if not self.images:
-            return self.text
+            return [*self.tokens, self.text] if self.tokens else self.text
         encoded = [base64.b64encode(image).decode("ascii") for image in self.images]
         return {"prompt_string": self.text, "multimodal_data": encoded}
 

@@ -13,8 +13,6 @@ from experiment.errors import PrefixError
 from experiment.trace import Step
 
 _SENTINEL = "SENTINEL0CONTENT"
-# What may stand between the placeholders and a text so that no token spans the boundary.
-_JOINERS = ("", "\n", " ", "\n\n", ". ", "|")
 _MIN_DISTINCT_UNITS = 2
 
 
@@ -84,7 +82,7 @@ class PrefixBuilder:
         self._run = [
             chooser.choice(self._units) for _ in range(max(0, max_depth - self.head_tokens))
         ]
-        self._tokens = tokenizer.tokenize(self._head + "".join(self._run), add_special=True)
+        self._tokens = tuple(tokenizer.tokenize(self._head + "".join(self._run), add_special=True))
         if len(self._tokens) != self.head_tokens + len(self._run):
             raise PrefixError(
                 f"{len(self._run)} placeholders after the template's {self.head_tokens} tokens "
@@ -104,6 +102,14 @@ class PrefixBuilder:
             PrefixError: ``depth`` is smaller than the head or larger than ``max_depth``, or the
                 text does not come out at ``depth`` tokens.
         """
+        self._check_depth(depth)
+        text = self._head + "".join(self._run[: depth - self.head_tokens])
+        tokens = self._tokenizer.tokenize(text, add_special=True)
+        if tuple(tokens) != self._tokens[:depth]:
+            raise PrefixError(f"the placeholders for depth {depth} made {len(tokens)} tokens")
+        return text
+
+    def _check_depth(self, depth: int) -> None:
         if depth < self.head_tokens:
             raise PrefixError(
                 f"depth {depth} is too small: the chat template's head alone has "
@@ -111,11 +117,6 @@ class PrefixBuilder:
             )
         if depth > len(self._tokens):
             raise PrefixError(f"depth {depth} is beyond the {len(self._tokens)} tokens prepared")
-        text = self._head + "".join(self._run[: depth - self.head_tokens])
-        tokens = self._tokenizer.tokenize(text, add_special=True)
-        if tokens != self._tokens[:depth]:
-            raise PrefixError(f"the placeholders for depth {depth} made {len(tokens)} tokens")
-        return text
 
     def step_prompt(self, step: Step, image: bytes | None) -> StepPrompt:
         """The whole prompt of a step: ``depth`` tokens of prefix, then its image and text.
@@ -123,32 +124,25 @@ class PrefixBuilder:
         Raises:
             PrefixError: this step cannot be made to land exactly; the message says why.
         """
-        prefix = self.prefix_text(step.depth)
         text = self._step_text(step)
+        count = self._text_tokens(step, text) if text else 0
         if image is not None:
             # The marker cuts the text in two: nothing before it can merge with what follows.
-            count = self._text_tokens(step, text) if text else 0
-            joined = f"{prefix}{self._marker}{text}{self._tail}"
+            joined = f"{self.prefix_text(step.depth)}{self._marker}{text}{self._tail}"
             return StepPrompt(Prompt(joined, (image,)), step.depth, count)
-        for joiner in _JOINERS if step.new_tokens is None else ("",):
-            joined = prefix + joiner + text + self._tail
-            tokens = self._tokenizer.tokenize(joined, add_special=True)
-            count = len(tokens) - step.depth - self._tail_tokens
-            if tokens[: step.depth] != self._tokens[: step.depth]:
-                continue
-            if count > 0 and step.new_tokens in (None, count):
-                return StepPrompt(Prompt(joined), step.depth, count)
-        raise PrefixError(
-            f"the new text merges with what stands around it: it cannot start at token "
-            f"{step.depth} and end before the template's tail"
-        )
+        # Tokens that are sent as ids cannot merge with the text behind them.
+        self._check_depth(step.depth)
+        tokens = self._tokens[: step.depth]
+        return StepPrompt(Prompt(text + self._tail, tokens=tokens), step.depth, count)
 
     def _text_tokens(self, step: Step, text: str) -> int:
-        # After an image the text is tokenised on its own, together with the template's tail.
+        # The server tokenises it on its own, together with the template's tail.
         count = len(self._tokenizer.tokenize(text + self._tail, add_special=False))
         count -= self._tail_tokens
         if step.new_tokens is not None and count != step.new_tokens:
             raise PrefixError(f"{step.new_tokens} new text tokens came out as {count}")
+        if count < 1:
+            raise PrefixError("the new text merges with the chat template's tail: no token is new")
         return count
 
     def _step_text(self, step: Step) -> str:

@@ -71,8 +71,8 @@ class Measurement:
     """One request (or, for ``arithmetic``, one estimate) of one step in one round.
 
     ``round`` counts from 0; warm-up rounds are negative. ``prompt_ms`` contains ``install_ms`` and
-    ``encode_ms``; ``prime_ms`` and ``fill_ms`` are outside it. The structure (``ubatch_…``,
-    ``graph_nodes``, one item an ubatch; ``kv_bytes``) and what disturbed the request
+    ``encode_ms`` (and ``sampler_ms``); ``prime_ms`` and ``fill_ms`` are outside it. The structure
+    (``ubatch_…``, ``graph_nodes``, one item an ubatch; ``kv_bytes``) and what disturbed the request
     (``other_cores``, ``stolen_cores``, ``throttled``) are as ``schemas/results.sql`` says.
     ``raw`` names the file below ``raw/``.
 
@@ -106,6 +106,7 @@ class Measurement:
     ubatch_n_kv: tuple[int, ...] | None = None
     graph_nodes: tuple[int, ...] | None = None
     kv_bytes: int | None = None
+    sampler_ms: float | None = None
     other_cores: float | None = None
     stolen_cores: float | None = None
     throttled: int | None = None

@@ -1,41 +1,27 @@
-"""The main job: replay a trace against one server, measurement by measurement, and resume it."""
+"""The main job: one trace from an empty results folder to a finished run, and its resumption."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from experiment.arithmetic import Calibration
 from experiment.build import Build
-from experiment.calibrate import calibration_depths, run_llama_bench
-from experiment.errors import ServerError, ServerStartError, StoreError
-from experiment.folder import (
-    BENCH_LOG,
-    RAW,
-    SERVER_LOG,
-    TRACE,
-    keep_trace,
-    new_folder,
-    write_json,
-    write_records,
-)
-from experiment.host import host_facts, usable_cores
-from experiment.measure import Expected, Judge, Measurer
+from experiment.calibrate import calibrate
+from experiment.errors import StoreError
+from experiment.folder import BENCH_LOG, TRACE, keep_trace, new_folder, write_records
+from experiment.host import host_facts
 from experiment.models import ModelFiles
 from experiment.patches import Series
 from experiment.progress import Progress
 from experiment.records import Measurement, RunRecord, StepRecord
-from experiment.schedule import Planned, plan
-from experiment.session import open_session
+from experiment.replay import replay
 from experiment.settings import Settings
 from experiment.store import Store
 from experiment.trace import Step, Trace, load_trace
-
-MAX_RESTARTS = 3
-"""How often a dead server is started again before the run gives up."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +136,9 @@ def _measure_all(
 ) -> None:
     try:
         # The server first: whether the model can take a prefix at all shows when it starts.
-        _replay(settings, trace, ingredients, store, progress)
+        replay(settings, trace, ingredients.build, ingredients.model, store, progress)
         _calibrate(settings, trace, ingredients, store, progress)
-        _estimate(trace, store)
+        _estimate(settings, trace, store)
     except KeyboardInterrupt:
         store.set_status("interrupted")
         raise
@@ -188,24 +174,14 @@ def _calibrate(
     store: Store,
     progress: Progress,
 ) -> None:
-    content = store.new_content()
-    measured = [step.depth for step in trace.steps if (step.task_id, step.step) in content]
-    if not measured:
-        return
-    known = {row.depth for row in store.calibration()}
-    wanted = calibration_depths(max(measured), settings.calibration.points)
-    missing = [depth for depth in wanted if depth not in known]
-    if not missing:
-        return
-    rows = run_llama_bench(
+    measured = store.new_content()
+    depths = {(step.task_id, step.step): step.depth for step in trace.steps}
+    rows = calibrate(
+        settings,
         ingredients.build.bench,
         ingredients.model.model,
-        missing,
-        settings.calibration.chunk,
-        settings.calibration.repetitions,
-        settings.server.threads or usable_cores(),
-        settings.server.batch,
-        settings.server.ubatch,
+        [(depths[key], new) for key, (new, _) in measured.items()],
+        store.calibration(),
         progress,
         store.folder / BENCH_LOG,
     )
@@ -213,129 +189,22 @@ def _calibrate(
         store.add_calibration([row])
 
 
-def _replay(
-    settings: Settings,
-    trace: Trace,
-    ingredients: Ingredients,
-    store: Store,
-    progress: Progress,
-) -> None:
-    """Make the planned requests; a server that dies is started again and the rest planned anew."""
-    for attempt in range(MAX_RESTARTS + 1):
-        todo = _plan(settings, trace, store)
-        if not todo:
-            return
-        try:
-            _serve(settings, trace, ingredients, store, todo, progress)
-            return
-        except ServerStartError:
-            raise
-        except ServerError as error:
-            store.add_event("server_lost", str(error))
-            if attempt == MAX_RESTARTS:
-                raise
-            progress.say(f"the server was lost and is started again: {error.what}")
+def _estimate(settings: Settings, trace: Trace, store: Store) -> None:
+    """The arithmetic variant: new tokens over the calibrated throughput, plus image encoding.
 
-
-def _plan(settings: Settings, trace: Trace, store: Store) -> list[Planned]:
-    schedule = settings.schedule
-    return plan(
-        trace.steps,
-        rounds=schedule.rounds,
-        full_rounds=schedule.full_rounds,
-        warmup_rounds=schedule.warmup_rounds,
-        done=store.done(),
-    )
-
-
-def _serve(
-    settings: Settings,
-    trace: Trace,
-    ingredients: Ingredients,
-    store: Store,
-    todo: Sequence[Planned],
-    progress: Progress,
-) -> None:
-    progress.start("start the server", None)
-    log = store.folder / SERVER_LOG
-    with open_session(settings, ingredients.build, ingredients.model, trace.steps, log) as session:
-        store.set_graph(session.graph)
-        write_json(store.folder / "graph.json", session.graph)
-        progress.finish()
-        judge = Judge()
-        for (task_id, step), (new, n_kv) in store.structure().items():
-            judge.learn(task_id, step, Expected(new, n_kv))
-        measurer = Measurer(session.client, session.prompt_of, store.folder / RAW, judge)
-        progress.start("measure", sum(item.tokens for item in todo))
-        done = 0
-        counted: set[Step] = set()
-        for item in todo:
-            progress.advance(done, _note(item))
-            try:
-                measurement = measurer.measure(item)
-            except ServerError as error:
-                store.record(_lost(item, error))
-                session.server.check()
-                raise
-            store.record(measurement)
-            _tell(item, measurement, store)
-            if measurement.status != "refused" and item.step not in counted:
-                counted.add(item.step)
-                tokens = session.prompt_of(item.step).new_text_tokens
-                store.set_new_text_tokens(item.step.task_id, item.step.step, tokens)
-            done += item.tokens
-        progress.advance(done)
-        progress.finish(f"measured {len(todo)} requests")
-
-
-def _note(item: Planned) -> str:
-    which = "warm-up" if item.round < 0 else f"round {item.round + 1}"
-    return f"{item.step.task_id}/{item.step.step} {item.variant} {which}"
-
-
-def _lost(item: Planned, error: ServerError) -> Measurement:
-    return Measurement(
-        task_id=item.step.task_id,
-        step=item.step.step,
-        variant=item.variant,
-        round=item.round,
-        depth=item.step.depth,
-        status="failed",
-        started_at=datetime.now(UTC),
-        position_in_round=item.position_in_round,
-        error=error.what,
-    )
-
-
-def _tell(item: Planned, measurement: Measurement, store: Store) -> None:
-    """Leave an event for whatever a reader of the results should not have to search for."""
-
-    def add(kind: str, message: str) -> None:
-        step = item.step
-        store.add_event(
-            kind,
-            message,
-            task_id=step.task_id,
-            step=step.step,
-            variant=item.variant,
-            round=item.round,
-        )
-
-    if measurement.status in ("invalid", "refused"):
-        add(measurement.status, measurement.error or "no reason given")
-    elif item.round >= 0 and (measurement.prime_ms or 0.0) > 0.0:
-        add("reprimed", "the prefix's saved state was gone and was computed again")
-
-
-def _estimate(trace: Trace, store: Store) -> None:
-    """The arithmetic variant: new tokens over the calibrated throughput, plus image encoding."""
+    Steps deeper than what is calibrated get no estimate.
+    """
     content, done = store.new_content(), store.done()
-    if not content:
+    chunk = settings.calibration.chunk
+    rows = [row for row in store.calibration() if row.chunk == chunk]
+    if not rows:
         return
-    calibration = Calibration.from_rows(store.calibration())
+    calibration = Calibration.from_rows(rows, chunk)
     for step in trace.steps:
         key = (step.task_id, step.step)
-        if key not in content or (*key, "arithmetic", 0) in done:
+        if key not in content or not calibration.covers(step.depth):
+            continue
+        if (*key, "arithmetic", 0) in done:
             continue
         new, encode_ms = content[key]
         store.record(

@@ -1,13 +1,28 @@
-"""The order of a run's measurements: interleaved pairs, their order alternating by round."""
+"""The order of a run's measurements: interleaved variants whose order rotates by round and step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from experiment.recorded import Key, StepKey
 from experiment.records import Variant
-from experiment.store import Key
+from experiment.settings import ScheduleSettings
 from experiment.trace import Step
+
+# Every variant stands in every place equally often, and beside and before every other one; after
+# the first three already in every place once.
+_ORDERS: tuple[tuple[Variant, Variant, Variant], ...] = (
+    ("fake", "control", "restored"),
+    ("control", "restored", "fake"),
+    ("restored", "fake", "control"),
+    ("restored", "control", "fake"),
+    ("control", "fake", "restored"),
+    ("fake", "restored", "control"),
+)
+
+# A typical step's own tokens; only the share of a progress bar hangs on it.
+_NEW_TOKENS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,60 +45,93 @@ class Planned:
         return self.step.depth + _NEW_TOKENS if self.variant == "full" else _NEW_TOKENS
 
 
-# A typical step's own tokens; only the share of a progress bar hangs on it.
-_NEW_TOKENS = 500
-
-
 def plan(
     steps: Sequence[Step],
+    schedule: ScheduleSettings,
     *,
-    rounds: int,
-    full_rounds: int,
-    warmup_rounds: int,
+    added: int | None = None,
+    only: Container[StepKey] | None = None,
     done: Iterable[Key] = (),
+    warmed: Container[StepKey] = (),
 ) -> list[Planned]:
-    """All requests of a run in order, without those that are done.
+    """Requests of a run in order, without those that are done.
 
-    Within a round every step's ``fake`` and ``restored`` follow each other directly, so that the
-    drift of a shared machine hits both; which of them goes first alternates with the round and
-    from step to step. ``full`` comes after the pair. Warm-up rounds go from the shallowest step to
-    the deepest: each prefix is then computed from the one before, and all of them together cost
-    about as much as the deepest. A warm-up is repeated after a resume, since the new server has no
-    saved states, but only for steps that still have something to measure.
+    Within a round every step's ``fake``, ``control`` and ``restored`` follow each other directly,
+    so that the drift of a shared machine hits all of them; their order rotates through all six
+    with the round and from step to step. ``full`` comes after them. ``restored`` and ``full`` are
+    left out for steps deeper than the schedule allows. Warm-up rounds go from the shallowest step
+    to the deepest: each prefix is then computed from the one before, and all of them together cost
+    about as much as the deepest. A new server has no saved states, so a warm-up is repeated after
+    a resume, but only for steps that have something to measure.
+
+    Args:
+        steps: all steps of the trace: a step's place among them takes part in the order.
+        schedule: how often each variant is measured.
+        added: the number of one round to add, without ``full``; None = the fixed rounds.
+        only: the steps to measure; None = all.
+        done: measurements to leave out.
+        warmed: steps that need no warm-up from this server any more.
     """
     finished = set(done)
+    numbers = (
+        range(max(schedule.rounds, schedule.full_rounds))
+        if added is None
+        else range(added, added + 1)
+    )
     counted = [
         item
-        for number in range(max(rounds, full_rounds))
-        for item in _round(steps, number, rounds=rounds, full_rounds=full_rounds)
+        for number in numbers
+        for item in _round(steps, schedule, number, only, is_added=added is not None)
         if item.key not in finished
     ]
-    pending = {(item.step.task_id, item.step.step) for item in counted}
+    pending = {_key(item.step) for item in counted}
     shallow_first = sorted(
-        (step for step in steps if (step.task_id, step.step) in pending),
+        (step for step in steps if _key(step) in pending and _key(step) not in warmed),
         key=lambda step: step.depth,
     )
     warmup = [
         Planned(step, variant, number, position)
-        for number in range(-warmup_rounds, 0)
+        for number in range(-schedule.warmup_rounds, 0)
         for position, (step, variant) in enumerate(
-            (step, variant) for step in shallow_first for variant in _pair(0)
+            (step, variant) for step in shallow_first for variant in _warm_up(step, schedule)
         )
     ]
     return warmup + counted
 
 
-def _pair(parity: int) -> tuple[Variant, Variant]:
-    return ("fake", "restored") if parity % 2 == 0 else ("restored", "fake")
+def can_restore(step: Step, schedule: ScheduleSettings) -> bool:
+    """Whether ``restored`` is measured for a step."""
+    return step.depth <= schedule.restored_max_depth
+
+
+def _key(step: Step) -> StepKey:
+    return (step.task_id, step.step)
+
+
+def _warm_up(step: Step, schedule: ScheduleSettings) -> tuple[Variant, ...]:
+    return ("fake", "restored") if can_restore(step, schedule) else ("fake",)
 
 
 def _round(
-    steps: Sequence[Step], number: int, *, rounds: int, full_rounds: int
+    steps: Sequence[Step],
+    schedule: ScheduleSettings,
+    number: int,
+    only: Container[StepKey] | None,
+    *,
+    is_added: bool,
 ) -> Iterator[Planned]:
     position = 0
     for index, step in enumerate(steps):
-        variants: list[Variant] = [*_pair(number + index)] if number < rounds else []
-        if number < full_rounds:
+        if only is not None and _key(step) not in only:
+            continue
+        variants: list[Variant] = []
+        if is_added or number < schedule.rounds:
+            variants += (
+                variant
+                for variant in _ORDERS[(number + index) % len(_ORDERS)]
+                if variant != "restored" or can_restore(step, schedule)
+            )
+        if not is_added and number < schedule.full_rounds and step.depth <= schedule.full_max_depth:
             variants.append("full")
         for variant in variants:
             yield Planned(step, variant, number, position)

@@ -43,6 +43,7 @@ def server_arguments(settings: Settings, model: ModelFiles, context: int) -> lis
         *("--threads", str(threads), "--threads-batch", str(threads)),
         *("--ctx-checkpoints", "0", "--cache-ram", "0"),
         *("--prefix-ram", str(settings.server.state_cache_mib)),
+        *("--fake-tile", str(settings.server.fake_tile)),
         *("--no-context-shift", "-lv", "4"),
     ]
 

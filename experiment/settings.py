@@ -161,19 +161,24 @@ class ScheduleSettings(_Group):
         default="run", description="whose interval: that of the whole run, or of every step"
     )
     time_limit_s: _Seconds = Field(
-        default=120.0, description="no round is added after this many seconds of added rounds"
+        default=60.0, description="no round is added after this many seconds of added rounds"
     )
     full_rounds: _Int = Field(
         default=1, ge=0, le=1000, description="rounds of full, the whole prompt"
     )
     restored_max_depth: _Int = Field(
-        default=1 << 24, ge=0, le=1 << 24, description="deepest L at which restored is measured"
+        default=1 << 24,
+        ge=0,
+        le=1 << 24,
+        description="deepest L at which a real prefix is decoded, for restored and by llama-bench",
     )
     full_max_depth: _Int = Field(
         default=1 << 24, ge=0, le=1 << 24, description="deepest L at which full is measured"
     )
     structure_steps: _Int = Field(
-        default=6, ge=0, le=100_000,
+        default=6,
+        ge=0,
+        le=100_000,
         description="steps whose experts are counted, untimed, spread over depth",
     )
     warmup_rounds: _Int = Field(default=1, ge=0, le=1000, description="rounds before, not counted")

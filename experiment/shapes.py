@@ -48,7 +48,7 @@ class Shape:
     rope_sections: tuple[int, int, int, int] = (11, 11, 10, 0)
     rope_theta: float = 1e7
     rms_eps: float = 1e-6
-    context: int = 262_144
+    context: int = 262_144  # the stand-ins that are no real model have room for L = 262,144
 
     def is_attention(self, layer: int) -> bool:
         """Whether a layer (counted from 0) is full attention; the others are delta nets."""
@@ -84,6 +84,7 @@ _NANO = Shape(
     experts_used=8,
     expert_ffn=256,
     shared_ffn=256,
+    context=524_288,
     vision=VisionShape(layers=2, width=128, heads=2, ffn=256),
 )
 
@@ -101,6 +102,7 @@ _HOLO3_MINI = Shape(
     experts_used=8,
     expert_ffn=64,
     shared_ffn=64,
+    context=524_288,
     vision=VisionShape(layers=4, width=256, heads=4, ffn=512),
 )
 

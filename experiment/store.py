@@ -1,4 +1,4 @@
-"""The write side of ``results.duckdb``: creates it, commits row by row, and resumes a killed run.
+"""The write side of ``results.duckdb``: creates it, commits row by row, opens it after a kill.
 
 One connection, one run per folder. Every ``record`` is its own transaction, so a kill loses at
 most the measurement under way; DuckDB replays its write-ahead log on the next opening.
@@ -7,7 +7,7 @@ most the measurement under way; DuckDB replays its write-ahead log on the next o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -15,27 +15,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import duckdb
-
-from experiment.database import DATABASE, SCHEMA_VERSION, connect, explain, find_run_id
+from experiment.database import DATABASE, SCHEMA_VERSION, connect, find_run_id
 from experiment.errors import StoreError
 from experiment.host import HostFacts
 from experiment.paths import ROOT
-from experiment.records import CalibrationRow, Measurement, RunRecord, RunStatus, StepRecord
+from experiment.recorded import Recorded
+from experiment.records import (
+    CalibrationRow,
+    ExpertRow,
+    Measurement,
+    RunRecord,
+    RunStatus,
+    StepRecord,
+)
 
 SCHEMA = ROOT / "schemas" / "results.sql"
-
-Key = tuple[str, int, str, int]
-"""task_id, step, variant, round."""
-
-_IDENTITY = (
-    "engine",
-    "patch_digest",
-    "image_digest",
-    "model_digest",
-    "mmproj_digest",
-    "trace_digest",
-)
 
 _KEY_COLUMNS = ("run_id", "task_id", "step", "variant", "round")
 
@@ -51,22 +45,21 @@ def utc(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(tzinfo=None)
 
 
+def _values(row: Mapping[str, object]) -> list[object]:
+    return [list(value) if isinstance(value, tuple) else value for value in row.values()]
+
+
 def _insert(table: str, columns: Iterable[str], *, then: str = "") -> str:
     names = list(columns)
     marks = ", ".join("?" for _ in names)
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks}) {then}"
 
 
-class Store:
+class Store(Recorded):
     """A results folder's database, open for writing. Use as a context manager.
 
     Every method raises StoreError where the database refuses (disk full, a broken constraint).
     """
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Path, run: str) -> None:
-        self._connection = connection
-        self.folder = folder
-        self.run_id = run
 
     @classmethod
     def create(cls, folder: Path, run: RunRecord) -> Store:
@@ -104,7 +97,7 @@ class Store:
         }
         with self._transaction():
             self._execute(SCHEMA.read_text(encoding="utf-8"))
-            self._execute(_insert("run", row), list(row.values()))
+            self._execute(_insert("run", row), _values(row))
 
     @classmethod
     def open(cls, folder: Path) -> Store:
@@ -146,21 +139,6 @@ class Store:
         finally:
             self._connection.close()
 
-    def settings(self) -> dict[str, object]:
-        """The settings that the run began with."""
-        (text,) = self._execute("SELECT settings FROM run WHERE id = ?", [self.run_id]).fetchall()[
-            0
-        ]
-        settings: dict[str, object] = json.loads(text)
-        return settings
-
-    def identity(self) -> dict[str, str | None]:
-        """Engine and digests that the run began with, by column."""
-        row = self._execute(
-            f"SELECT {', '.join(_IDENTITY)} FROM run WHERE id = ?", [self.run_id]
-        ).fetchall()[0]
-        return dict(zip(_IDENTITY, row, strict=True))
-
     def set_status(self, status: RunStatus) -> None:
         """Say what became of the run; every status but ``running`` also stamps its end."""
         finished = None if status == "running" else utc(datetime.now(UTC))
@@ -176,7 +154,7 @@ class Store:
             "recorded_at": utc(datetime.now(UTC)),
             **facts,
         }
-        self._execute(_insert("host", row), list(row.values()))
+        self._execute(_insert("host", row), _values(row))
 
     def set_graph(self, graph: Mapping[str, str | int | float | bool]) -> None:
         """Record the resolved graph configuration; a key that is there already is replaced."""
@@ -197,7 +175,7 @@ class Store:
         if rows:
             self._execute_many(
                 _insert("step", rows[0], then="ON CONFLICT DO NOTHING"),
-                [list(row.values()) for row in rows],
+                [_values(row) for row in rows],
             )
 
     def set_new_text_tokens(self, task_id: str, step: int, tokens: int) -> None:
@@ -224,7 +202,7 @@ class Store:
             then=f"ON CONFLICT DO UPDATE SET {replaced} "
             "WHERE measurement.status IN ('failed', 'warmup') OR measurement.round < 0",
         )
-        changed = self._execute(statement, list(row.values())).fetchone()
+        changed = self._execute(statement, _values(row)).fetchone()
         if changed is None or changed[0] != 1:
             raise StoreError(
                 f"{measurement.variant} in round {measurement.round} is already measured",
@@ -232,66 +210,14 @@ class Store:
                 hint="each measurement is recorded once; resume skips what done() lists",
             )
 
-    def done(self) -> set[Key]:
-        """The measurements that need not be repeated: ``ok``, ``invalid`` and ``refused`` ones."""
-        rows = self._execute(
-            "SELECT task_id, step, variant, round FROM measurement "
-            "WHERE run_id = ? AND status NOT IN ('failed', 'warmup')",
-            [self.run_id],
-        ).fetchall()
-        return {(task_id, step, variant, number) for task_id, step, variant, number in rows}
-
-    def new_content(self) -> dict[tuple[str, int], tuple[int, float]]:
-        """Per task and step what ``fake`` really decoded: new tokens, and the median ``encode_ms``.
-
-        This is what the arithmetic estimate starts from; steps without a valid measurement are
-        left out.
-        """
-        rows = self._execute(
-            "SELECT task_id, step, prompt_n, encode_ms FROM step_variant "
-            "WHERE run_id = ? AND variant = 'fake' AND prompt_n IS NOT NULL",
-            [self.run_id],
-        ).fetchall()
-        return {(task_id, step): (new, encode_ms) for task_id, step, new, encode_ms in rows}
-
-    def structure(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Per task and step what its valid answers agree on: new tokens, and KV columns read.
-
-        A resumed run judges its further answers by this.
-        """
-        rows = self._execute(
-            "SELECT task_id, step, max(prompt_n), max(n_kv) FROM measurement "
-            "WHERE run_id = ? AND status = 'ok' AND variant IN ('fake', 'restored') "
-            "AND prompt_n IS NOT NULL AND n_kv IS NOT NULL GROUP BY task_id, step",
-            [self.run_id],
-        ).fetchall()
-        return {(task_id, step): (new, n_kv) for task_id, step, new, n_kv in rows}
-
     def add_calibration(self, rows: Iterable[CalibrationRow]) -> None:
         """Record calibrated depths; a depth that is there already is replaced."""
-        self._execute_many(
-            _insert(
-                "calibration",
-                ("run_id", "depth", "chunk", "tps_median", "tps_samples"),
-                then="ON CONFLICT DO UPDATE SET tps_median = excluded.tps_median, "
-                "tps_samples = excluded.tps_samples",
-            ),
-            [
-                [self.run_id, row.depth, row.chunk, row.tps_median, list(row.tps_samples)]
-                for row in rows
-            ],
-        )
+        self._replace("calibration", ("depth", "chunk"), rows)
 
-    def calibration(self) -> tuple[CalibrationRow, ...]:
-        """The calibrated depths, shallowest first."""
-        rows = self._execute(
-            "SELECT depth, chunk, tps_median, tps_samples FROM calibration "
-            "WHERE run_id = ? ORDER BY depth, chunk",
-            [self.run_id],
-        ).fetchall()
-        return tuple(
-            CalibrationRow(depth, chunk, median, tuple(samples))
-            for depth, chunk, median, samples in rows
+    def add_experts(self, rows: Iterable[ExpertRow]) -> None:
+        """Record counted experts, all or none; a count that is there already is replaced."""
+        self._replace(
+            "expert", ("task_id", "step", "variant", "fake_fill", "ubatch", "layer"), rows
         )
 
     def add_event(
@@ -315,20 +241,25 @@ class Store:
             "variant": variant,
             "round": round,
         }
-        self._execute(_insert("event", row), list(row.values()))
+        self._execute(_insert("event", row), _values(row))
 
-    def _execute(
-        self, statement: str, values: list[object] | None = None
-    ) -> duckdb.DuckDBPyConnection:
-        try:
-            return self._connection.execute(statement, values or [])
-        except (duckdb.InterruptException, RuntimeError) as error:
-            # How DuckDB reports a Ctrl-C that reaches it in the middle of a statement.
-            if "interrupt" in str(error).lower():
-                raise KeyboardInterrupt from error
-            raise
-        except duckdb.Error as error:
-            raise explain(error, self.folder / DATABASE) from error
+    def _replace(
+        self,
+        table: str,
+        key: Collection[str],
+        rows: Iterable[CalibrationRow] | Iterable[ExpertRow],
+    ) -> None:
+        made = [{"run_id": self.run_id, **asdict(row)} for row in rows]
+        if made:
+            changed = ", ".join(
+                f"{name} = excluded.{name}"
+                for name in made[0]
+                if name != "run_id" and name not in key
+            )
+            self._execute_many(
+                _insert(table, made[0], then=f"ON CONFLICT DO UPDATE SET {changed}"),
+                [_values(row) for row in made],
+            )
 
     def _execute_many(self, statement: str, rows: list[list[object]]) -> None:
         with self._transaction():

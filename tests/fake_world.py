@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,18 @@ from unittest import mock
 
 import duckdb
 
-from experiment import run
+from experiment import calibrate, replay, run
 from experiment.build import Build
 from experiment.client import Prompt, Reply
 from experiment.database import DATABASE
 from experiment.errors import PrefixError, ServerError
+from experiment.measure import Measurer
 from experiment.models import ModelFiles
 from experiment.patches import Patch, Series
 from experiment.prefix import StepPrompt
 from experiment.progress import Progress, SilentProgress
-from experiment.records import CalibrationRow
+from experiment.records import CalibrationRow, Measurement
+from experiment.schedule import Planned
 from experiment.session import Session
 from experiment.settings import Settings, load_settings
 from experiment.trace import Step, load_trace
@@ -31,10 +32,29 @@ from experiment.trace import Step, load_trace
 HEAD = 3  # tokens of the chat template's head: what no depth can be below
 ENCODE_MS = 20.0
 MS_PER_TOKEN = 0.5
-INSTALL_MS = {"fake": 1.0, "restored": 4.0, "full": 0.0}
-KINDS = {"fake": "fake", "restored": "state", "full": "none"}
+INSTALL_MS = {"fake": 1.0, "control": 1.0, "restored": 4.0, "full": 0.0}
+KINDS = {"fake": "fake", "control": "fake", "restored": "state", "full": "none"}
+FILL = "tile"
+FILL_MS = 3.0
+UBATCH = 16  # tokens
+NODES = 1000
+KV_BYTES = 512  # of a column, in all layers
+LAYERS = 2
+DISTINCT_EXPERTS = {"fake": 6, "restored": 8}  # in the first ubatch's first layer
 TPS = 100.0  # what the fake calibration measures at every depth
 ROUNDS, FULL_ROUNDS = 3, 1
+WALL_MS = 123.0
+
+LOST = 7
+"""A request in the first round, after four of the warm-up: `full` of the first step."""
+
+SIMPLE_COUNTS = {
+    **dict.fromkeys([("fake", "warmup"), ("restored", "warmup")], 2),
+    **dict.fromkeys([("fake", "ok"), ("control", "ok"), ("restored", "ok")], 2 * ROUNDS),
+    ("full", "ok"): 2 * FULL_ROUNDS,
+    ("arithmetic", "ok"): 2,
+}
+"""Measurements by variant and status of a run without trouble and without the refused step."""
 
 Ask = tuple[str, int, str]
 """task_id, step, variant."""
@@ -50,11 +70,12 @@ def new_tokens(task_id: str, step: int) -> int:
 class World:
     """A trace, settings, and what stands for the server, its model and llama-bench.
 
-    The k-th answer to the same question (the warm-up's being the 0th) takes k ms longer, the
-    warm-up's a second; ``trouble`` may change an answer or raise.
+    An answer in round k (from 0) takes k + 1 ms longer, a warm-up's a second; ``trouble`` may
+    change an answer or raise. ``counting`` says which experts are counted, or raises, and
+    ``recounting`` changes such an answer. ``item`` is what is being measured.
     """
 
-    def __init__(self, folder: Path, *, with_refused: bool = True) -> None:
+    def __init__(self, folder: Path, *, with_refused: bool = True, **schedule: object) -> None:
         rows: list[dict[str, Any]] = [
             {"task_id": "a", "step": 0, "depth": 300, "new": {"tokens": 5}},
             {"task_id": "a", "step": 1, "depth": 900, "new": {"tokens": 5}},
@@ -69,13 +90,17 @@ class World:
                 "results_dir": str(folder / "results"),
                 "schedule.rounds": ROUNDS,
                 "schedule.full_rounds": FULL_ROUNDS,
+                "server.fake_fill": FILL,
                 "calibration.points": 4,
+                **{f"schedule.{name}": value for name, value in schedule.items()},
             },
             environ={},
         )
         self.ingredients = ingredients(folder)
         self.progress: Progress = SilentProgress()
         self.trouble: Trouble = lambda _number, _ask: None
+        self.counting: Callable[[Ask, int], Any] = distinct_experts
+        self.recounting: dict[str, Any] = {}
         self.starting: Callable[[int], None] = lambda _session: None
         self.benching: Callable[[int], None] = lambda _depth: None
         self.dead: ServerError | None = None
@@ -83,7 +108,9 @@ class World:
         self.open_sessions = 0
         self.steps: list[Step] = []
         self.asked: list[Ask] = []
-        self.answered: Counter[Ask] = Counter()
+        self.counted: list[Ask] = []
+        self.item: Planned
+        self.pid = os.getpid()
         self.benched: list[int] = []
 
     def start(self) -> Path:
@@ -104,9 +131,16 @@ class World:
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:
+        measure = Measurer.measure
+
+        def noting(measurer: Measurer, item: Planned) -> Measurement:
+            self.item = item  # nothing in a request tells control from fake
+            return measure(measurer, item)
+
         with (
-            mock.patch.object(run, "open_session", self._open_session),
-            mock.patch.object(run, "run_llama_bench", self._run_llama_bench),
+            mock.patch.object(Measurer, "measure", noting),
+            mock.patch.object(replay, "open_session", self._open_session),
+            mock.patch.object(calibrate, "run_llama_bench", self._run_llama_bench),
             # Three processes; what they print is tested with the folder.
             mock.patch("experiment.folder.raw_outputs", dict),
             mock.patch("experiment.folder.git_state", return_value={}),
@@ -140,40 +174,36 @@ class World:
         task_id, number, depth = json.loads(prompt.text)
         variant = "restored" if "n_state_cached" in parameters else "fake"
         wanted = parameters["n_state_cached" if variant == "restored" else "n_fake_cached"]
+        assert parameters.get("fake_fill") == (FILL if variant == "fake" and wanted else None)
+        if parameters.get("count_experts"):
+            return self._count((task_id, number, variant), depth, parameters)
         if not wanted:
             variant = "full"
-        ask = (task_id, number, variant)
+        assert self.item.variant in (variant, *(("control",) if variant == "fake" else ()))
+        ask = (task_id, number, self.item.variant)
         self.asked.append(ask)
         changes = self.trouble(len(self.asked) - 1, ask)
         if isinstance(changes, BaseException):
             raise changes
-        new = new_tokens(task_id, number) + depth - wanted
-        # There is no warm-up for `full`.
-        k = self.answered[ask] + (variant == "full")
-        self.answered[ask] += 1
-        timings: dict[str, Any] = {
-            "cache_n": wanted,
-            "prompt_n": new,
-            "prompt_ms": answer_ms(variant, new, k),
-            "encode_ms": ENCODE_MS,
-            "prefix": {
-                "kind": KINDS[variant],
-                "install_ms": INSTALL_MS[variant],
-                "prime_ms": 0.0,
-                "size_bytes": 1 << 20,
-                "n_kv": (depth + new_tokens(task_id, number) + 255) // 256 * 256,
-            },
-        }
+        timings = timings_of(ask, depth, wanted, max(0, self.item.round + 1))
         changes = dict(changes or {})
         timings["prefix"].update(changes.pop("prefix", {}))
-        return Reply(dict(parameters), {"timings": timings | changes}, 123.0)
+        return Reply(dict(parameters), {"timings": timings | changes}, WALL_MS)
+
+    def _count(self, ask: Ask, depth: int, parameters: dict[str, Any]) -> Reply:
+        self.counted.append(ask)
+        timings = timings_of(ask, depth, depth, 0)
+        experts = self.counting(ask, len(timings["prefix"]["ubatches"]))
+        if isinstance(experts, BaseException):
+            raise experts
+        timings |= {"experts": experts} | self.recounting
+        return Reply(dict(parameters), {"timings": timings}, WALL_MS)
 
     def _run_llama_bench(
         self,
         bench: Path,
         model: Path,
-        depths: Iterable[int],
-        chunk: int,
+        chunks: Mapping[int, Sequence[int]],
         repetitions: int,
         threads: int,
         batch: int,
@@ -183,10 +213,67 @@ class World:
     ) -> Iterator[CalibrationRow]:
         assert (bench, model) == (self.ingredients.build.bench, self.ingredients.model.model)
         assert (batch, ubatch, repetitions) == (2048, 512, 3)
-        for depth in depths:
+        for depth, sizes in chunks.items():
             self.benching(depth)
             self.benched.append(depth)
-            yield CalibrationRow(depth, chunk, TPS, (TPS,) * repetitions)
+            for chunk in sizes:
+                yield CalibrationRow(depth, chunk, TPS, (TPS,) * repetitions, 2.5)
+
+
+def timings_of(ask: Ask, depth: int, wanted: int, k: int) -> dict[str, Any]:
+    """What the server reports when all is well, ``k`` as `answer_ms` takes it."""
+    task_id, number, variant = ask
+    new = new_tokens(task_id, number) + depth - wanted
+    ubatches = ubatches_of(wanted, new)
+    fabricated = KINDS[variant] == "fake"
+    return {
+        "cache_n": wanted,
+        "prompt_n": new,
+        "prompt_ms": answer_ms(variant, new, k),
+        "encode_ms": ENCODE_MS,
+        "prefix": {
+            "kind": KINDS[variant],
+            "fill": FILL if fabricated else "none",
+            "fill_ms": FILL_MS if fabricated else 0.0,
+            "install_ms": INSTALL_MS[variant],
+            "prime_ms": 0.0,
+            "size_bytes": 1 << 20,
+            "n_kv": ubatches[-1]["n_kv"],
+            "kv_bytes": sum(ubatch["n_kv"] for ubatch in ubatches) * KV_BYTES,
+            "ubatches": ubatches,
+        },
+    }
+
+
+def ubatches_of(before: int, new: int) -> list[dict[str, int]]:
+    """Ubatches of ``new`` tokens that begin after ``before`` cells."""
+    made = []
+    for start in range(0, new, UBATCH):
+        tokens = min(UBATCH, new - start)
+        n_kv = (before + start + tokens + 255) // 256 * 256
+        made.append({"n_tokens": tokens, "n_kv": n_kv, "n_nodes": NODES})
+    return made
+
+
+def distinct_experts(ask: Ask, ubatches: int) -> list[list[int]]:
+    """One more from layer to layer and from ubatch to ubatch."""
+    first = DISTINCT_EXPERTS[ask[2]]
+    return [[first + layer + ubatch for layer in range(LAYERS)] for ubatch in range(ubatches)]
+
+
+def slowed(world: World, factor: Callable[[Planned], float]) -> Trouble:
+    """Makes the prefill of what is measured longer by a factor."""
+
+    def trouble(number: int, ask: Ask) -> dict[str, Any] | None:
+        item = world.item
+        if item.round < 0 or factor(item) == 1.0:
+            return None
+        install_ms = INSTALL_MS[item.variant]
+        new = new_tokens(item.step.task_id, item.step.step)
+        prefill_ms = answer_ms(item.variant, new, item.round + 1) - install_ms
+        return {"prompt_ms": install_ms + prefill_ms * factor(item)}
+
+    return trouble
 
 
 def answer_ms(variant: str, new: int, k: int) -> float:
@@ -273,7 +360,9 @@ def structure(folder: Path) -> list[tuple[Any, ...]]:
         folder,
         # A warm-up after a restart is a round of its own, of the steps with something left.
         "SELECT task_id, step, variant, round, if(round < 0, NULL, position_in_round), depth, "
-        "status, error, cache_n, prompt_n, n_kv, raw FROM measurement ORDER BY ALL",
+        "status, error, cache_n, prompt_n, prompt_ms, n_kv, fake_fill, fill_ms, "
+        "ubatch_tokens::VARCHAR, ubatch_n_kv::VARCHAR, graph_nodes::VARCHAR, kv_bytes, raw "
+        "FROM measurement ORDER BY ALL",
     )
 
 

@@ -1,118 +1,235 @@
-"""The figures of the tool itself: how they are printed, and what they are read from."""
+"""Which runs the benchmark makes, with what settings, and what it reads from them."""
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 
 import pytest
-from canned import measurement, run_record
+from canned import canned_run, measurement, run_record
 
-from experiment.bench import OVERHEAD_ROUNDS, Figure, measure, render
+from experiment import bench
+from experiment.bench import DEPTHS, PARTS, SIX_STEPS, SPEEDUP, TRACES, changed, measure, parts
+from experiment.bench_data import write_synthetic
+from experiment.bench_figures import DRIVER_TARGETS_MS, INSTALL_TARGETS_MS, Target, measurements
+from experiment.bench_probes import Comparing
+from experiment.errors import EngineError, SettingsError
+from experiment.paths import ROOT
 from experiment.progress import Progress, SilentProgress
-from experiment.records import Measurement
-from experiment.settings import Settings
+from experiment.records import CalibrationRow, Measurement
+from experiment.settings import Settings, load_settings
 from experiment.store import Store
-from experiment.trace import Baseline, Step, Trace
+from experiment.trace import Trace, load_trace
+
+ALL_BUT_SIX = ("depths", "speedup", "default", "compare")
 
 
-def test_canned_figures() -> None:
-    figures = [
-        Figure("whole run", "s", (201.5,), 240.0),
-        Figure("driver, fake", "ms", (4.0, 31.0, 5.0), 30.0),
-        Figure("driver, restored", "ms", (30.5, 31.0), 30.0),
-        Figure("install", "ms", (0.25, 0.75), None),
-    ]
-    assert render(figures).splitlines() == [
-        "whole run            201.50 s   (201.50 to 201.50, n = 1)  target 240 s: met",
-        "driver, fake           5.00 ms  (4.00 to 31.00, n = 3)  target 30 ms: met",
-        "driver, restored      30.75 ms  (30.50 to 31.00, n = 2)  target 30 ms: missed",
-        "install                0.50 ms  (0.25 to 0.75, n = 2)",
-    ]
+def test_what_is_measured_unless_told() -> None:
+    assert parts(None, "nano") == ALL_BUT_SIX
+    assert parts(None, "holo3-35b-a3b") == ("six-steps",)
+    assert parts(None, "/models/mine.gguf") == ("six-steps",)
 
 
-@pytest.mark.parametrize(("median", "verdict"), [(29.99, "met"), (30.0, "met"), (30.01, "missed")])
-def test_the_target_is_a_limit_that_may_be_reached(median: float, verdict: str) -> None:
-    assert render([Figure("x", "ms", (median,), 30.0)]).endswith(f"target 30 ms: {verdict}")
+def test_parts_that_are_asked_for_come_in_their_own_order_and_once() -> None:
+    assert parts("compare, depths,compare", "nano") == ("depths", "compare")
+    assert parts("six-steps", "nano") == ("six-steps",)
+    assert parts(",".join(PARTS), "holo3-mini") == PARTS
 
 
-def test_a_figure_without_samples_is_printed_as_such_and_not_met() -> None:
-    line = render([Figure("install", "ms", (), 30.0), Figure("other", "ms", (1.0,), None)])
-    first, other = line.splitlines()
-    assert first.startswith("install")
-    assert "n = 0" in first
-    assert "met" not in first.split()
-    assert "n = 1" in other
+@pytest.mark.parametrize(
+    ("only", "name", "near"),
+    [("depth", "depth", "depths"), ("", "", ""), ("depths,xyz", "xyz", "")],
+)
+def test_a_part_that_does_not_exist_is_refused(only: str, name: str, near: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parts(only, "nano")
+    assert f"no part {name!r}" in caught.value.what
+    assert ("is depths meant?" in caught.value.what) == bool(near)
+    assert caught.value.where == "--only"
+    assert "six-steps" in (caught.value.hint or "")
 
 
-def trace(*depths: int) -> Trace:
-    steps = tuple(
-        Step("t", number, depth, "tokens", None, 20, None, Baseline(), number + 1)
-        for number, depth in enumerate(depths)
+def test_settings_of_a_part_are_set_and_all_others_stay(tmp_path: Path) -> None:
+    own = load_settings(
+        {"results_dir": str(tmp_path), "schedule.rounds": 7, "server.threads": 3}, environ={}
     )
-    return Trace(Path("t.jsonl"), steps, "0" * 64)
+    deep = changed(own, DEPTHS)
+    assert (deep.results_dir, deep.server) == (tmp_path, own.server)
+    schedule = deep.schedule
+    assert (schedule.rounds, schedule.max_rounds, schedule.full_rounds) == (20, 20, 0)
+    assert (schedule.restored_max_depth, schedule.structure_steps) == (0, 0)
+    assert schedule.warmup_rounds == own.schedule.warmup_rounds
+    assert own.schedule.rounds == 7
+
+
+@pytest.mark.parametrize("changes", [DEPTHS, SPEEDUP, SIX_STEPS])
+def test_settings_of_a_part_pass_as_variables_too(changes: bench.Changes) -> None:
+    """A container gets them so."""
+    environ = {
+        f"EXPERIMENT_{group.upper()}__{name.upper()}": str(value)
+        for group, fields in changes.items()
+        for name, value in fields.items()
+    }
+    assert load_settings(environ=environ) == changed(load_settings(environ={}), changes)
+
+
+def test_the_traces_hold_what_the_figures_are_read_from() -> None:
+    depths = [step.depth for step in load_trace(TRACES / "depths.jsonl").steps]
+    assert set(depths) == INSTALL_TARGETS_MS.keys() | DRIVER_TARGETS_MS.keys()
+    (step,) = load_trace(TRACES / "speedup.jsonl").steps
+    assert step.depth == 32_768
+    six = load_trace(TRACES / "six-steps.jsonl")
+    assert (len(six.steps), six.max_depth) == (6, 8192)
 
 
 class FakeEngine:
-    """Records what it is asked for, and "measures" canned rows."""
+    """Remembers what it is asked for; a run's folder holds canned rows."""
 
-    def __init__(self, results: Path, rows: list[Measurement]) -> None:
-        self.name = self.reason = "fake"
+    name = reason = "fake"
+
+    def __init__(self, results: Path) -> None:
         self.results = results
-        self.rows = rows
-        self.calls: list[tuple[str, object]] = []
-        self.schedules: list[tuple[int, int]] = []
+        self.rows: list[Measurement] = []
+        self.asked: list[tuple[str, str]] = []
+        self.settings: list[Settings] = []
+        self.error: Exception | None = None
 
     def build(self, settings: Settings, progress: Progress) -> str:
-        self.calls.append(("build", None))
+        self.asked.append(("build", settings.model.name))
         return "built"
 
     def run(self, settings: Settings, trace: Trace, name: str, progress: Progress) -> Path:
-        self.calls.append((name, trace))
-        schedule = settings.schedule
-        self.schedules.append((schedule.rounds, schedule.full_rounds))
+        self.asked.append((name, trace.path.name))
+        self.settings.append(settings)
+        if self.error:
+            raise self.error
         with Store.create(self.results / name, run_record(name)) as store:
             for row in self.rows:
                 store.record(row)
+            store.add_calibration([CalibrationRow(32_768, 256, 500.0, (500.0,), 60.0)])
         return self.results / name
 
-    def resume(self, folder: Path, progress: Progress) -> Path:
+    def resume(self, settings: Settings, folder: Path, progress: Progress) -> Path:
         raise NotImplementedError
 
 
-def test_what_is_measured(tmp_path: Path) -> None:
-    rows = []
-    for number, (fake, restored) in enumerate([(3.0, 9.0), (5.0, 7.0), (4.0, 8.0)]):
-        rows += [
-            measurement("t", 0, "fake", number, 100.0, 2.0 + number, wall_ms=100.0 + fake),
-            measurement("t", 0, "restored", number, 90.0, 6.0, wall_ms=90.0 + restored),
-        ]
-    rows += [
-        measurement("t", 0, "fake", -1, 100.0, 1.0, status="warmup", wall_ms=9999.0),
-        measurement("t", 0, "fake", 3, 100.0, 1.0, status="invalid", error="x", wall_ms=8888.0),
-        measurement("t", 0, "full", 0, 100.0, 0.0, wall_ms=7777.0),
+@pytest.fixture
+def engine(tmp_path: Path) -> FakeEngine:
+    return FakeEngine(tmp_path / "results")
+
+
+@pytest.fixture
+def small_comparison(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int, int]]:
+    """A comparison of a small run that takes canned times."""
+    written: list[tuple[Path, int, int]] = []
+
+    def write(folder: Path, steps: int, rounds: int) -> Path:
+        written.append((folder, steps, rounds))
+        assert folder.parent.is_dir()
+        return canned_run(folder)
+
+    loads = cycle([0.2, 0.3, 0.4, 0.5, 0.6])
+    walls = cycle([0.9, 0.8, 1.2, 1.1, 1.3])
+    monkeypatch.setattr(bench, "write_synthetic", write)
+    monkeypatch.setattr(
+        bench, "comparing", lambda folder: Comparing(next(loads), 0.1, 200_000_000, 5)
+    )
+    monkeypatch.setattr(bench, "compare_command_s", lambda folder: next(walls))
+    return written
+
+
+def test_each_part_is_there_as_soon_as_it_is_measured(engine: FakeEngine, tmp_path: Path) -> None:
+    settings = load_settings({"cache_dir": str(tmp_path / "cache")}, environ={})
+    measured = measure(engine, settings, ("depths", "speedup", "default"), SilentProgress())
+    assert engine.asked == []
+    assert next(measured).name == "depths"
+    assert engine.asked == [("build", "nano"), ("bench-depths", "depths.jsonl")]
+    engine.error = EngineError("gone")
+    with pytest.raises(EngineError, match="gone"):
+        next(measured)
+
+
+def test_the_runs_that_are_made(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more: dict[str, object] = {"depth": 32_768, "prompt_n": 256, "wall_ms": 500.0}
+    engine.rows = [
+        measurement("t", 0, "fake", 0, 400.0, 1.0, **more),
+        measurement("t", 0, "restored", 0, 400.0, 10.0, size_bytes=50_000_000, **more),
     ]
-    engine = FakeEngine(tmp_path, rows)
-    whole, often = trace(300, 400, 500), trace(4096)
-    figures = measure(engine, Settings(), whole, often, SilentProgress())
-    assert engine.calls == [("build", None), ("bench-default", whole), ("bench-overhead", often)]
-    assert engine.schedules == [(5, 1), (OVERHEAD_ROUNDS, 0)]
-    run, fake_driver, restored_driver, install, restore = figures
-    assert (run.unit, run.target, len(run.samples)) == ("s", 240.0, 1)
-    assert "3 steps" in run.what
-    assert 0 < run.samples[0] < 60
-    assert (fake_driver.unit, fake_driver.target) == ("ms", 30.0)
-    assert sorted(fake_driver.samples) == [3.0, 4.0, 5.0]
-    assert sorted(restored_driver.samples) == [7.0, 8.0, 9.0]
-    assert (fake_driver.median, restored_driver.median) == (4.0, 8.0)
-    assert sorted(install.samples) == [2.0, 3.0, 4.0]
-    assert sorted(restore.samples) == [6.0, 6.0, 6.0]
-    assert (install.target, restore.target) == (None, None)
-    assert all("L = 4,096" in figure.what for figure in figures[1:])
-    assert len(render(figures).splitlines()) == 5
+    copied: list[tuple[int, int]] = []
+
+    def memcpy(size_bytes: int, repetitions: int) -> tuple[float, ...]:
+        copied.append((size_bytes, repetitions))
+        return (4.0, 5.0, 6.0)
+
+    monkeypatch.setattr(bench, "memcpy_gbps", memcpy)
+    settings = load_settings({"cache_dir": str(tmp_path / "cache")}, environ={})
+    wanted = ("depths", "speedup", "default", "six-steps")
+    deep, fast, default, six = measure(engine, settings, wanted, SilentProgress())
+    assert engine.asked == [
+        ("build", "nano"),
+        ("bench-depths", "depths.jsonl"),
+        ("bench-speedup", "speedup.jsonl"),
+        ("bench-default", "computer-use.jsonl"),
+        ("bench-six-steps", "six-steps.jsonl"),
+    ]
+    expected = [changed(settings, DEPTHS), changed(settings, SPEEDUP), settings]
+    assert engine.settings == [*expected, changed(settings, SIX_STEPS)]
+    assert [part.name for part in (deep, fast, default, six)] == list(wanted)
+    for part in (deep, fast, default, six):
+        folder = tmp_path / "results" / f"bench-{part.name}"
+        assert part.origin == f"{folder} (nano, pin sdist, engine native)"
+    # 50 MB in 10 ms are 5 GB/s, and so is the median copy.
+    assert copied == [(50_000_000, bench.MEMCPY_REPETITIONS)]
+    assert {f.what: f.samples for f in fast.figures}["restore / memcpy"] == (100.0,)
+    assert {f.what: f.samples for f in fast.figures}["that process / fake, wall"] == (120.0,)
+    (whole,) = default.figures
+    assert (whole.unit, whole.target, len(whole.samples)) == ("s", Target(150.0), 1)
+    assert 0 < whole.samples[0] < 60
+    assert six.figures[0].target == Target(30.0)
+    assert 0 < six.figures[0].samples[0] < 1
 
 
-def test_a_run_whose_answers_are_all_invalid_can_be_printed_too(tmp_path: Path) -> None:
-    rows = [measurement("t", 0, "fake", 0, status="invalid", error="cache_n is 1", wall_ms=1.0)]
-    engine = FakeEngine(tmp_path, rows)
-    figures = measure(engine, Settings(), trace(300), trace(4096), SilentProgress())
-    assert "n = 0" in render(figures)
+def test_nothing_is_copied_where_nothing_was_restored(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "memcpy_gbps", lambda size, repetitions: pytest.fail("copied"))
+    (part,) = measure(engine, Settings(), ("speedup",), SilentProgress())
+    assert part.figures[-1].samples == ()
+
+
+def test_a_folder_in_the_checkout_is_shown_without_the_way_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert bench._shown(ROOT / "results" / "a") == "results/a"
+    assert bench._shown(Path("/elsewhere/a")) == "/elsewhere/a"
+
+
+def test_the_comparison_needs_no_build(
+    engine: FakeEngine, small_comparison: list[tuple[Path, int, int]], tmp_path: Path
+) -> None:
+    settings = load_settings({"cache_dir": str(tmp_path / "cache")}, environ={})
+    folder = tmp_path / "cache" / "bench-compare"
+    for _ in range(2):  # what an earlier time has left is in nobody's way
+        (part,) = measure(engine, settings, ("compare",), SilentProgress())
+        assert part.origin == f"./inv compare --run={folder}"
+        assert [(f.what, f.unit, f.samples, f.target) for f in part.figures] == [
+            (
+                "the whole command, 24 measurements (1,000 steps)",
+                "s",
+                (0.9, 0.8, 1.2, 1.1, 1.3),
+                Target(1.0),
+            ),
+            ("loading alone", "s", (0.2, 0.3, 0.4, 0.5, 0.6), None),
+            ("rendering alone", "s", (0.1,) * 5, None),
+            ("loading and rendering, peak of memory", "MB", (200.0,) * 5, Target(500.0)),
+        ]
+    assert engine.asked == []
+    assert small_comparison == [(folder, 1_000, 250)] * 2
+
+
+def test_the_large_run_has_a_million_measurements(tmp_path: Path) -> None:
+    rows = [measurements(write_synthetic(tmp_path / str(n), 3, n).parent) for n in (2, 3)]
+    a_round = (rows[1] - rows[0]) // 3
+    assert bench.SYNTHETIC_STEPS * bench.SYNTHETIC_ROUNDS * a_round >= 1_000_000

@@ -5,23 +5,29 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from experiment.calibrate import calibration_depths, run_llama_bench
+from experiment.calibrate import calibrate, calibration_depths, chunks_at, run_llama_bench
 from experiment.errors import CalibrationError
 from experiment.paths import ROOT
 from experiment.progress import SilentProgress
 from experiment.records import CalibrationRow
+from experiment.settings import Settings, load_settings
 
-# 256 tokens in 1, 2 and 4 s at depth 0; a depth of 256 doubles the times.
+# 256 tokens in 1, 2 and 4 s at depth 0; a depth of 256 doubles the times, and so do 512 tokens.
 GOOD = """
-slow = 1 + depth // 256
+def slow(chunk): return (1 + depth // 256) * chunk // 256
 print(json.dumps([{"n_prompt": chunk, "n_gen": 0, "n_depth": depth, "samples_ns":
-    [int(slow * 1e9), int(slow * 4e9), int(slow * 2e9)]}], indent=2))
+    [int(slow(chunk) * 1e9), int(slow(chunk) * 4e9), int(slow(chunk) * 2e9)]}
+    for chunk in chunks], indent=2))
 """
+
+# The same time for every size.
+EVEN = GOOD.replace("* chunk // 256", "")
 
 
 def fake_bench(folder: Path, body: str) -> Path:
@@ -30,7 +36,7 @@ def fake_bench(folder: Path, body: str) -> Path:
         f"#!{sys.executable}\n"
         "import json, os, signal, sys, time\n"
         "flag = dict(zip(sys.argv[1::2], sys.argv[2::2]))\n"
-        "depth, chunk = int(flag['-d']), int(flag['-p'])\n"
+        "depth, chunks = int(flag['-d']), [int(n) for n in flag['-p'].split(',')]\n"
         f"{body}\n"
     )
     bench.chmod(0o755)
@@ -52,14 +58,16 @@ class Recorder(SilentProgress):
 
 
 def run(
-    bench: Path, depths: tuple[int, ...] = (0, 256), progress: SilentProgress | None = None
+    bench: Path,
+    depths: tuple[int, ...] = (0, 256),
+    progress: SilentProgress | None = None,
+    chunks: tuple[int, ...] = (256,),
 ) -> list[CalibrationRow]:
     return list(
         run_llama_bench(
             bench,
             Path("a model.gguf"),
-            depths,
-            chunk=256,
+            dict.fromkeys(depths, chunks),
             repetitions=3,
             threads=2,
             batch=2048,
@@ -71,10 +79,27 @@ def run(
 
 
 def test_medians_of_the_samples_at_each_depth(tmp_path: Path) -> None:
-    assert run(fake_bench(tmp_path, GOOD)) == [
+    assert [replace(row, wall_s=None) for row in run(fake_bench(tmp_path, GOOD))] == [
         CalibrationRow(0, 256, 128.0, (256.0, 64.0, 128.0)),
         CalibrationRow(256, 256, 64.0, (128.0, 32.0, 64.0)),
     ]
+
+
+def test_all_chunks_of_a_depth_share_a_process_and_its_wall_time(tmp_path: Path) -> None:
+    bench = fake_bench(tmp_path, "time.sleep(0.3)\n" + GOOD)
+    began_s = time.monotonic()
+    rows = run(bench, (256,), chunks=(512, 256))
+    took_s = time.monotonic() - began_s
+    assert [(row.depth, row.chunk, row.tps_median) for row in rows] == [
+        (256, 512, 64.0),
+        (256, 256, 64.0),
+    ]
+    (wall_s,) = {row.wall_s for row in rows}
+    assert wall_s is not None
+    assert 0.3 <= wall_s <= took_s
+    log = (tmp_path / "raw" / "bench.log").read_text()
+    assert log.count("$ ") == 1
+    assert " -p 512,256 -n 0 -d 256 " in log
 
 
 def test_what_llama_bench_is_asked_for(tmp_path: Path) -> None:
@@ -107,8 +132,9 @@ def test_the_log_keeps_both_streams_of_every_process(tmp_path: Path) -> None:
 
 def test_a_depth_is_handed_over_before_the_next_begins(tmp_path: Path) -> None:
     bench = fake_bench(tmp_path, "sys.exit(9) if depth else None\n" + GOOD)
+    chunks = {0: [256], 256: [256]}
     rows = run_llama_bench(
-        *(bench, Path("m"), (0, 256), 256, 3, 1, 512, 512, SilentProgress(), tmp_path / "log"),
+        *(bench, Path("m"), chunks, 3, 1, 512, 512, SilentProgress(), tmp_path / "log"),
     )
     assert next(rows).depth == 0
     with pytest.raises(CalibrationError, match="status 9"):
@@ -140,17 +166,19 @@ def test_a_failure_without_a_word(tmp_path: Path) -> None:
         ("print('| model | t/s |')", r"not its JSON; its last lines:\n  \| model \| t/s \|"),
         ("", "not its JSON; it said nothing"),
         ("print('[\\n')", "not its JSON"),
-        ("print('[]')", "not its JSON"),
-        ("print('{}')", "not its JSON"),
+        ("print('[]')", r"measured \[\], asked"),
+        ("print('{}')", r"measured \[\], asked"),
         ("print('[1]')", "not its JSON"),
         ("print('[{}]')", "not its JSON"),
         ("sys.stdout.buffer.write(bytes([255, 254]))", "not its JSON"),
         (GOOD.replace("[int(slow", "None and [int(slow"), "not its JSON"),
-        (GOOD.replace("int(slow * 4e9)", "'x'"), "not its JSON"),
-        (GOOD.replace('"n_depth": depth', '"n_depth": 7'), "measured .*'n_depth': 7"),
-        (GOOD.replace("int(slow * 4e9), ", ""), "for 3 repetitions"),
-        (GOOD.replace("int(slow * 4e9)", "0"), "for 3 repetitions"),
-        (GOOD.replace("int(slow * 4e9)", "float('nan')"), "for 3 repetitions"),
+        (GOOD.replace("int(slow(chunk) * 4e9)", "'x'"), "not its JSON"),
+        (GOOD.replace('"n_depth": depth', '"n_depth": 7'), r"measured \[\(256, 7, 0\)\], asked"),
+        (GOOD.replace("in chunks", "in []"), r"measured \[\], asked was \[\(256, 0, 0\)\]"),
+        (GOOD.replace("in chunks", "in chunks * 2"), r"measured .*, \(256, 0, 0\)\], asked"),
+        (GOOD.replace("int(slow(chunk) * 4e9), ", ""), "for 3 repetitions"),
+        (GOOD.replace("int(slow(chunk) * 4e9)", "0"), "for 3 repetitions"),
+        (GOOD.replace("int(slow(chunk) * 4e9)", "float('nan')"), "for 3 repetitions"),
     ],
 )
 def test_output_that_is_no_measurement(tmp_path: Path, body: str, message: str) -> None:
@@ -229,3 +257,68 @@ def test_every_choice_covers_the_range(max_depth: int, points: int) -> None:
 def test_depths_that_make_no_sense(max_depth: int, points: int) -> None:
     with pytest.raises(ValueError, match="cannot cover"):
         calibration_depths(max_depth, points)
+
+
+def settings(**overrides: object) -> Settings:
+    values = {"calibration.chunk": 256, "calibration.points": 2, "server.threads": 3}
+    return load_settings(
+        values | {key.replace("__", "."): value for key, value in overrides.items()}, environ={}
+    )
+
+
+STEPS = [(512, 40), (0, 16), (512, 16), (512, 40)]
+
+
+def test_points_take_one_chunk() -> None:
+    assert chunks_at(settings(), STEPS) == {0: {256}, 512: {256}}
+    assert chunks_at(settings(), []) == {}
+
+
+def test_steps_take_their_own_size_and_the_chunk() -> None:
+    at_steps = settings(calibration__at="steps")
+    assert chunks_at(at_steps, STEPS) == {0: {16, 256}, 512: {16, 40, 256}}
+    assert chunks_at(at_steps, [(512, 256)]) == {512: {256}}
+    assert chunks_at(at_steps, []) == {}
+
+
+def test_what_is_too_deep_to_be_restored_is_too_deep_for_llama_bench() -> None:
+    assert chunks_at(settings(schedule__restored_max_depth=511), STEPS) == {0: {256}}
+    limited = settings(calibration__at="steps", schedule__restored_max_depth=511)
+    assert chunks_at(limited, STEPS) == {0: {16, 256}}
+    assert chunks_at(limited, [(512, 40)]) == {}
+
+
+def calibrated(bench: Path, known: list[CalibrationRow], **overrides: object) -> list[str]:
+    """The rows that come, and what every process was asked for."""
+    log = bench.parent / "bench.log"
+    rows = calibrate(
+        settings(calibration__at="steps", **overrides),
+        *(bench, Path("m.gguf"), STEPS, known, SilentProgress(), log),
+    )
+    got = [f"{row.chunk} at {row.depth}" for row in rows]
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [*got, *(line.partition("-p ")[2] for line in lines if line.startswith("$ "))]
+
+
+def test_each_step_is_measured_once(tmp_path: Path) -> None:
+    rest = "-n 0 -d {} -r 3 -t 3 -b 2048 -ub 512 -fa auto -ctk f16 -ctv f16 -o json"
+    assert calibrated(fake_bench(tmp_path, EVEN), []) == [
+        *("16 at 0", "256 at 0", "16 at 512", "40 at 512", "256 at 512"),
+        f"16,256 {rest.format(0)}",
+        f"16,40,256 {rest.format(512)}",
+    ]
+
+
+def test_what_is_known_is_not_measured_again(tmp_path: Path) -> None:
+    known = [CalibrationRow(0, 16, 1.0), CalibrationRow(0, 256, 1.0), CalibrationRow(512, 40, 1.0)]
+    there = calibrated(fake_bench(tmp_path, EVEN), known, server__batch=1024)
+    assert there == [
+        "16 at 512",
+        "256 at 512",
+        "16,256 -n 0 -d 512 -r 3 -t 3 -b 1024 -ub 512 -fa auto -ctk f16 -ctv f16 -o json",
+    ]
+
+
+def test_no_process_is_started_for_nothing(tmp_path: Path) -> None:
+    known = [CalibrationRow(depth, chunk, 1.0) for depth in (0, 512) for chunk in (16, 40, 256)]
+    assert calibrated(fake_bench(tmp_path, EVEN), known) == []

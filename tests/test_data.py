@@ -15,7 +15,7 @@ from experiment.trace import Step, Trace, load_trace
 from experiment.words import load_words
 
 DATA = ROOT / "data"
-IMAGE_TOKENS = {(640, 360): 20 * 11, (960, 540): 30 * 17}
+IMAGE_TOKENS = {(320, 180): 10 * 6, (640, 360): 20 * 11, (960, 540): 30 * 17}
 NOT_DATA = {"README.md", "generate.py", "registry.txt"}
 
 
@@ -78,7 +78,7 @@ def test_default_trace_is_what_a_run_is_planned_for() -> None:
     # `full` prefills this many tokens a round, fake and restored new_tokens() a round.
     assert sum(step.depth + new_tokens(step) for step in trace.steps) <= 75_000
     sizes = {(s.screenshot.width, s.screenshot.height) for s in trace.steps if s.screenshot}
-    assert sizes == set(IMAGE_TOKENS)
+    assert sizes == {(640, 360), (960, 540)}
 
 
 def test_default_trace_holds_every_form_of_new_content() -> None:
@@ -92,7 +92,7 @@ def test_default_trace_holds_every_form_of_new_content() -> None:
         assert [step.step for step in task] == list(range(len(task)))
 
 
-@pytest.mark.parametrize("name", ["computer-use", "smoke"])
+@pytest.mark.parametrize("name", ["computer-use", "six-steps", "smoke"])
 def test_depths_follow_from_appending_and_evicting(name: str) -> None:
     """What a step leaves behind, plus its answer, less whole screenshots, is the next depth."""
     for task in tasks(load_trace(DATA / "traces" / f"{name}.jsonl")).values():
@@ -133,6 +133,32 @@ def test_smoke_trace_is_four_short_steps() -> None:
     assert 1_400 <= max(step.depth for step in steps) <= 1_500
     assert sum(step.screenshot is None for step in steps) == 1
     assert {image_tokens(step) for step in steps} == {0, 220, 510}
+
+
+def test_six_steps_are_few_tokens_to_the_depth_of_8192() -> None:
+    """The full model decodes some 31 tokens a second: `bench` counts on these sizes."""
+    steps = load_trace(DATA / "traces" / "six-steps.jsonl").steps
+    assert len(steps) == 6
+    depths = [step.depth for step in steps]
+    assert depths == sorted(depths)
+    assert 300 <= depths[0] <= 400
+    assert depths[1] < 2048 < depths[2]
+    assert depths[-1] == 8192
+    # The markers around a screenshot and the template's tail come to some 20 tokens a step.
+    assert sum(new_tokens(step) for step in steps) + 6 * 20 <= 620
+    assert sum(step.screenshot is not None for step in steps) == 4
+
+
+def test_traces_of_single_depths_hold_text_alone() -> None:
+    depths = load_trace(DATA / "traces" / "depths.jsonl").steps
+    assert [step.depth for step in depths] == [4096, 8192, 65_536, 262_144]
+    (speedup,) = load_trace(DATA / "traces" / "speedup.jsonl").steps
+    assert speedup.depth == 32_768
+    assert {step.new_tokens for step in depths} == {64}
+    assert speedup.new_tokens == 256 - 5
+    for step in (*depths, speedup):
+        assert step.screenshot is None
+        assert step.task_id == f"depth-{step.depth}"
 
 
 def test_words_are_different_short_lower_case_ascii() -> None:

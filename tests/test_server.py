@@ -258,7 +258,12 @@ def settings(**overrides: object) -> Settings:
 
 def test_the_command_line() -> None:
     model = ModelFiles(Path("m.gguf"), Path("p.gguf"), "m", "0", "1")
-    made = settings(server__threads=3, server__ubatch=256, server__state_cache_mib=99)
+    made = settings(
+        server__threads=3,
+        server__ubatch=256,
+        server__state_cache_mib=99,
+        server__fake_tile=77,
+    )
     assert options(server_arguments(made, model, 8192)) == {
         "--model": "m.gguf",
         "--mmproj": "p.gguf",
@@ -273,6 +278,7 @@ def test_the_command_line() -> None:
         "--ctx-checkpoints": "0",
         "--cache-ram": "0",
         "--prefix-ram": "99",
+        "--fake-tile": "77",
         "--no-context-shift": "",
         "-lv": "4",
     }

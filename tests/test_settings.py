@@ -55,7 +55,20 @@ def test_defaults_are_those_of_the_design() -> None:
     assert (settings.build.pin, settings.build.source, settings.build.jobs) == ("sdist", None, 0)
     assert (settings.model.name, settings.model.mmproj) == ("nano", None)
     assert (settings.server.batch, settings.server.ubatch) == (2048, 512)
-    assert settings.schedule.model_dump() == {"rounds": 5, "full_rounds": 1, "warmup_rounds": 1}
+    assert (settings.server.fake_fill, settings.server.fake_tile) == ("tile", 256)
+    assert settings.schedule.model_dump() == {
+        "rounds": 3,
+        "max_rounds": 100,
+        "half_width_pct": 0.5,
+        "precision": "run",
+        "time_limit_s": 60.0,
+        "full_rounds": 1,
+        "restored_max_depth": 1 << 24,
+        "full_max_depth": 1 << 24,
+        "structure_steps": 6,
+        "warmup_rounds": 1,
+    }
+    assert settings.calibration.at == "points"
 
 
 def test_each_layer_beats_the_one_below(toml: Write) -> None:
@@ -63,7 +76,11 @@ def test_each_layer_beats_the_one_below(toml: Write) -> None:
     environ = {"EXPERIMENT_SCHEDULE__FULL_ROUNDS": "22", "EXPERIMENT_SCHEDULE__WARMUP_ROUNDS": "23"}
     flags = {"schedule.warmup_rounds": 33, "schedule.rounds": None}
     settings = load_settings(flags, config=config, environ=environ)
-    assert settings.schedule.model_dump() == {"rounds": 11, "full_rounds": 22, "warmup_rounds": 33}
+    schedule = settings.schedule
+    assert (schedule.rounds, schedule.full_rounds, schedule.warmup_rounds) == (11, 22, 33)
+    assert schedule == Settings().schedule.model_copy(
+        update={"rounds": 11, "full_rounds": 22, "warmup_rounds": 33}
+    )
     assert settings.calibration.points == 6
 
 
@@ -186,10 +203,14 @@ def test_description_covers_every_setting_and_holds_no_absolute_path() -> None:
             "model": ["name", "mmproj"],
             "server": [
                 "threads", "batch", "ubatch", "start_timeout_s", "request_timeout_s",
-                "state_cache_mib", "context",
+                "state_cache_mib", "context", "fake_fill", "fake_tile",
             ],
-            "schedule": ["rounds", "full_rounds", "warmup_rounds"],
-            "calibration": ["chunk", "repetitions", "points"],
+            "schedule": [
+                "rounds", "max_rounds", "half_width_pct", "precision", "time_limit_s",
+                "full_rounds", "restored_max_depth", "full_max_depth", "structure_steps",
+                "warmup_rounds",
+            ],
+            "calibration": ["chunk", "repetitions", "points", "at"],
         }.items()
         for name in names
     }  # fmt: skip

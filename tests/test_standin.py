@@ -132,7 +132,7 @@ def test_keys_of_the_text_model(made: tuple[GGUFReader, GGUFReader]) -> None:
     assert value(reader, "general.architecture") == "qwen35moe"
     wanted = {
         "block_count": 4,
-        "context_length": 262_144,
+        "context_length": 524_288,
         "embedding_length": 256,
         "attention.head_count": 2,
         "attention.head_count_kv": 1,

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from experiment.database import DATABASE, SCHEMA_VERSION, connect
 from experiment.errors import StoreError
 from experiment.host import HostFacts
 from experiment.paths import ROOT
-from experiment.records import CalibrationRow, Measurement, StepRecord
+from experiment.records import CalibrationRow, ExpertRow, Measurement, StepRecord
 from experiment.store import Store, utc
 
 
@@ -43,32 +44,6 @@ def test_a_run_is_recorded_with_everything_that_identifies_it(tmp_path: Path) ->
         *digests.values(),
         *("1", "cache"),
     )
-
-
-def test_a_resumed_run_finds_what_it_began_with(tmp_path: Path) -> None:
-    with Store.create(tmp_path, run_record(model_digest="m1", trace_digest="t1")):
-        pass
-    with Store.open(tmp_path) as store:
-        assert store.settings() == {"seed": 1, "cache_dir": "cache"}
-        assert store.identity() == {
-            "engine": "native",
-            "patch_digest": None,
-            "image_digest": None,
-            "model_digest": "m1",
-            "mmproj_digest": None,
-            "trace_digest": "t1",
-        }
-
-
-def test_structure_is_what_the_valid_answers_agree_on(tmp_path: Path) -> None:
-    with Store.create(tmp_path, run_record()) as store:
-        seen: dict[str, object] = {"prompt_n": 64, "n_kv": 1280}
-        store.record(measurement(**seen))  # type: ignore[arg-type]
-        store.record(measurement(variant="full", prompt_n=1064, n_kv=1280))
-        store.record(measurement(number=1, status="invalid", error="why", prompt_n=65, n_kv=1536))
-        store.record(measurement(step=2, variant="restored", prompt_n=9, n_kv=256))
-        store.record(measurement(step=3, variant="full", prompt_n=1064, n_kv=1280))
-        assert store.structure() == {("a", 1): (64, 1280), ("a", 2): (9, 256)}
 
 
 def test_create_refuses_a_folder_that_has_a_database(tmp_path: Path) -> None:
@@ -131,6 +106,17 @@ def test_a_measurement_keeps_every_field(tmp_path: Path) -> None:
         pos_min=0,
         pos_max=1047,
         n_kv=1280,
+        fake_fill="tile",
+        fill_ms=2.5,
+        ubatch_tokens=(64, 36),
+        ubatch_n_kv=(1280, 1280),
+        graph_nodes=(700, 650),
+        kv_bytes=1 << 35,
+        sampler_ms=0.5,
+        other_cores=0.25,
+        stolen_cores=0.125,
+        throttled=3,
+        error=None,
         raw="0001.json",
     )
     with Store.create(tmp_path, run_record()) as store:
@@ -143,7 +129,11 @@ def test_a_measurement_keeps_every_field(tmp_path: Path) -> None:
     assert row.pop("prefill_ms") == 100.25
     assert row.pop("lm_prefill_ms") == 80.125
     assert row.pop("started_at") == STARTED.replace(tzinfo=None)
-    assert row == {name: getattr(full, name) for name in row}
+    assert row == {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(full).items()
+        if name != "started_at"
+    }
 
 
 @pytest.mark.parametrize("status", ["ok", "invalid", "refused"])
@@ -160,14 +150,20 @@ def test_no_measurement_is_recorded_twice(tmp_path: Path, status: str) -> None:
 def test_a_failed_measurement_and_a_warmup_are_made_again(tmp_path: Path) -> None:
     with Store.create(tmp_path, run_record()) as store:
         store.record(measurement(prompt_ms=None, status="failed", error="no answer"))
-        store.record(measurement(number=-1, status="warmup", prompt_ms=6.0))
+        # Lists too can be replaced, which is no matter of course for a database of columns.
+        lists: dict[str, object] = {"ubatch_tokens": (9, 9), "ubatch_n_kv": (256, 512)}
+        store.record(measurement(number=-1, status="warmup", prompt_ms=6.0, **lists))
         assert store.done() == set()
         store.record(measurement(prompt_ms=7.0))
-        store.record(measurement(number=-1, status="warmup", prompt_ms=8.0))
+        store.record(measurement(number=-1, status="warmup", prompt_ms=8.0, ubatch_tokens=(18,)))
         assert store.done() == {("a", 1, "fake", 0)}
     assert rows(tmp_path, "SELECT round, prompt_ms, status, error FROM measurement ORDER BY 1") == [
         (-1, 8.0, "warmup", None),
         (0, 7.0, "ok", None),
+    ]
+    assert rows(tmp_path, "SELECT ubatch_tokens, ubatch_n_kv FROM measurement ORDER BY round") == [
+        ([18], None),
+        (None, None),
     ]
 
 
@@ -232,11 +228,11 @@ def test_steps_graph_calibration_and_events(tmp_path: Path) -> None:
         store.add_steps([StepRecord("a", 1, 77), StepRecord("c", 1, 9, "positions")])
         store.set_graph({"n_ctx": 16384})
         store.add_calibration(
-            [CalibrationRow(512, 256, 91.0, (91.0,)), CalibrationRow(0, 256, 100.0, (100.0,))]
+            [CalibrationRow(512, 256, 91.0, (91.0,), 4.5), CalibrationRow(0, 256, 100.0, (100.0,))]
         )
         assert store.calibration() == (
             CalibrationRow(0, 256, 100.0, (100.0,)),
-            CalibrationRow(512, 256, 91.0, (91.0,)),
+            CalibrationRow(512, 256, 91.0, (91.0,), 4.5),
         )
     assert rows(tmp_path, "SELECT task_id, step, depth, depth_unit FROM step ORDER BY ALL") == [
         ("a", 1, 1000, "tokens"),
@@ -258,6 +254,21 @@ def test_steps_graph_calibration_and_events(tmp_path: Path) -> None:
     assert timedelta(0) <= utc(datetime.now(UTC)) - age < timedelta(minutes=1)
 
 
+def test_experts_are_recorded_and_replaced(tmp_path: Path) -> None:
+    row = ExpertRow("a", 1, "fake", "tile", ubatch=0, layer=2, distinct_experts=8)
+    with Store.create(tmp_path, run_record()) as store:
+        store.add_experts([])
+        store.add_experts([row, replace(row, layer=3), replace(row, fake_fill="zero")])
+        store.add_experts([replace(row, distinct_experts=9)])
+        with pytest.raises(StoreError, match="CHECK"):
+            store.add_experts([replace(row, step=2), replace(row, variant="full")])  # type: ignore[arg-type]
+    assert rows(tmp_path, "SELECT * FROM expert ORDER BY ALL") == [
+        ("r1", "a", 1, "fake", "tile", 0, 2, 9),
+        ("r1", "a", 1, "fake", "tile", 0, 3, 8),
+        ("r1", "a", 1, "fake", "zero", 0, 2, 8),
+    ]
+
+
 def test_steps_are_recorded_all_or_none(tmp_path: Path) -> None:
     with Store.create(tmp_path, run_record()) as store:
         with pytest.raises(StoreError, match="CHECK"):
@@ -277,12 +288,6 @@ def test_the_host_table_has_a_column_for_every_fact(tmp_path: Path) -> None:
     assert rows(tmp_path, "SELECT cpu_flags, cores_quota, memory_total_bytes FROM host") == [
         (["avx2", "fma"], 1.5, 1 << 40)
     ]
-
-
-def test_new_content_is_what_fake_decoded(tmp_path: Path) -> None:
-    canned_run(tmp_path)
-    with Store.open(tmp_path) as store:
-        assert store.new_content() == {("a", 1): (100, 20.0), ("a", 2): (200, 0.0)}
 
 
 def test_close_leaves_one_file_in_the_storage_version_of_duckdb_1_4(tmp_path: Path) -> None:

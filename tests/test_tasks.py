@@ -32,6 +32,9 @@ class Called:
     err: str
 
 
+DEPTHS_TRACE = ROOT / "data" / "traces" / "depths.jsonl"
+
+
 class Elsewhere:
     """Calls invoke as a user does, from a folder of their own; sources and results lie there."""
 
@@ -95,6 +98,12 @@ def elsewhere(tmp_path: Path) -> Elsewhere:
             ["--trace cannot go with --resume", "keeps what it began with"],
         ),
         (["compare", "--format", "xml"], {}, ["--format", "'xml'", "table, json, csv, md"]),
+        (["bench", "--format=csv"], {}, ["--format", "'csv'", "table, md"]),
+        (["bench", "--only=deep"], {}, ["--only", "'deep'", "depths"]),
+        (["sweep", "--depths=1k"], {}, ["--depths", "'1k'"]),
+        (["sweep", "--new="], {}, ["--new"]),
+        (["sweep", "--time-limit=0"], {}, ["--time-limit"]),
+        (["run", "--fake-fill=one"], {}, ["server.fake_fill", '"zero" or "tile"']),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -119,7 +128,7 @@ def test_the_list_reads_well(elsewhere: Elsewhere) -> None:
     assert called.code == 0
     listed = re.findall(r"^  (\S+)\s+(\S.*)$", called.out, re.MULTILINE)
     assert dict(listed).keys() == {
-        *("build", "run", "compare", "model", "doctor"),
+        *("build", "run", "sweep", "compare", "model", "doctor"),
         *("test", "lint", "bench", "reproduce", "clean"),
     }
     assert all(sentence[0].isupper() for _, sentence in listed)
@@ -156,9 +165,12 @@ def test_every_task_says_what_it_does_and_what_each_flag_means(name: str) -> Non
 def test_the_flags_that_are_fixed() -> None:
     shared = {"engine", "pin", "source", "model", "mmproj"}
     assert flags("build") == shared | {"jobs", "base-image", "ca-bundle"}
-    assert flags("run") == shared | {"trace", "rounds", "full-rounds", "resume"}
-    assert flags("bench") == shared
-    assert flags("compare") == {"run", "format"}
+    assert flags("run") == shared | {"trace", "rounds", "full-rounds", "fake-fill", "resume"}
+    assert flags("sweep") == shared | {
+        *("depths", "new", "time-limit", "rounds", "fake-fill", "show", "format")
+    }
+    assert flags("bench") == shared | {"only", "format"}
+    assert flags("compare") == {"run", "format", "structure"}
     assert flags("model") == {"shape", "seed", "pin", "source"}
     assert flags("test") == {"unit", "select"}
     assert flags("doctor") == {"engine", "model"}
@@ -296,7 +308,7 @@ def test_a_bad_row_is_told_before_anything_is_built(
     [
         ([], tasks.SMOKE_TRACE, "smoke"),
         (["--trace"], tasks.DEFAULT_TRACE, "computer-use"),
-        ([f"--trace={tasks.OVERHEAD_TRACE}"], tasks.OVERHEAD_TRACE, "overhead"),
+        ([f"--trace={DEPTHS_TRACE}"], DEPTHS_TRACE, "depths"),
     ],
 )
 def test_run_takes_the_trace_that_is_asked_for_and_prints_the_table(
@@ -309,7 +321,7 @@ def test_run_takes_the_trace_that_is_asked_for_and_prints_the_table(
     assert isinstance(trace, Trace)
     assert trace.path == file
     assert isinstance(settings, Settings)
-    assert settings.schedule.rounds == 5
+    assert settings.schedule.rounds == 3
     assert "engine: fake (for the tests)" in called.out
     assert "fake" in called.out
     assert "restored" in called.out
@@ -318,7 +330,7 @@ def test_run_takes_the_trace_that_is_asked_for_and_prints_the_table(
 def test_a_trace_is_found_from_where_the_user_stands(
     here: Call, elsewhere: Elsewhere, engine: FakeEngine
 ) -> None:
-    text = tasks.OVERHEAD_TRACE.read_text(encoding="utf-8")
+    text = DEPTHS_TRACE.read_text(encoding="utf-8")
     (elsewhere.cwd / "mine.jsonl").write_text(text, encoding="utf-8")
     (elsewhere.cwd / "-odd.jsonl").write_text(text, encoding="utf-8")
     assert here("run", "--trace=mine.jsonl").code == 0

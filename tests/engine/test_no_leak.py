@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import requests
@@ -50,7 +51,7 @@ def cancelled_in_prefill(server: Server, what: Prompt) -> None:
     # The new part is long, and the client gives up at once.
     client = Client(server.client.url, timeout_s=0.05)
     client._session.headers.update(server.client._session.headers)
-    longer = Prompt(what.text + " and more" * 1000)
+    longer = replace(what, text=what.text + " and more" * 1000)
     with contextlib.suppress(ServerError):
         client.complete(longer, n_predict=1, n_fake_cached=DEPTH, cache_prompt=True)
         pytest.fail("the request was meant to be cancelled")
@@ -60,7 +61,7 @@ def cancelled_in_prefill(server: Server, what: Prompt) -> None:
 def refused_in_the_slot(server: Server, what: Prompt) -> None:
     # Passes the checks of the prefix and fails the slot's own: the prompt exceeds the context.
     with pytest.raises(Exception, match="exceeds the available context"):
-        ask(server.client, Prompt(what.text + " more" * 5000), n_fake_cached=DEPTH)
+        ask(server.client, replace(what, text=what.text + " more" * 5000), n_fake_cached=DEPTH)
 
 
 ENDINGS: list[Callable[[Server, Prompt], None]] = [
@@ -126,7 +127,7 @@ def test_real_prefix_may_still_be_reused(client: Client, prefixes: PrefixBuilder
     # Without this the tests above would also pass on a server that never reuses anything.
     what = prompt(prefixes, DEPTH)
     ordinary(client, what)
-    longer = Prompt(what.text + " go on")
+    longer = replace(what, text=what.text + " go on")
     assert ordinary(client, longer).timings["cache_n"] > DEPTH
 
 
@@ -134,7 +135,7 @@ def test_restored_prefix_is_real_and_may_be_reused(client: Client, prefixes: Pre
     what = prompt(prefixes, DEPTH)
     truth = ask(client, what)
     ask(client, what, n_state_cached=DEPTH, cache_prompt=True)
-    longer = Prompt(what.text + " go on")
+    longer = replace(what, text=what.text + " go on")
     reused = ordinary(client, longer)
     assert reused.timings["cache_n"] > DEPTH
     assert top_tokens(truth).keys() == top_tokens(ask(client, what)).keys()

@@ -54,7 +54,7 @@ def test_patched_source_that_moved_on_is_refused(pristine: Path, tmp_path: Path)
     shutil.copytree(pristine / "include", moved / "include")
     header = moved / "src" / "llama-memory.h"
     header.write_text(header.read_text().replace("virtual void seq_div", "virtual void seq_split"))
-    with pytest.raises(patches.PatchError, match=r"0001.*llama-memory\.h"):
+    with pytest.raises(patches.PatchError, match=r"0002.*llama-memory\.h"):
         patches.apply(SERIES, moved, tmp_path / "patched", "moved")
 
 

@@ -1,0 +1,132 @@
+"""The untimed pass that counts, for some steps, the experts that fake and restored touch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from experiment.asking import Asker
+from experiment.errors import PrefixError, RequestRefused, TraceError
+from experiment.judge import Judge
+from experiment.progress import Progress
+from experiment.recorded import StepKey
+from experiment.records import ExpertRow, Fill
+from experiment.schedule import can_restore
+from experiment.settings import ScheduleSettings
+from experiment.store import Store
+from experiment.trace import Step
+
+PASSED = "experts"
+"""Kind of the event that ends the pass; with it there is nothing left to count."""
+
+_Counted = Literal["fake", "restored"]
+_VARIANTS: tuple[_Counted, ...] = ("fake", "restored")
+
+
+def chosen_steps(
+    steps: Sequence[Step], measured: Collection[StepKey], schedule: ScheduleSettings
+) -> list[Step]:
+    """``schedule.structure_steps`` steps, spread evenly over all of them in the order of depth.
+
+    The shallowest and the deepest are among them; of one, it is the deepest. Steps without a valid
+    measurement, and those too deep to be restored, have nothing to be compared.
+    """
+    fit = sorted(
+        (
+            step
+            for step in steps
+            if (step.task_id, step.step) in measured and can_restore(step, schedule)
+        ),
+        key=lambda step: step.depth,
+    )
+    count = min(schedule.structure_steps, len(fit))
+    if count == 1:
+        return fit[-1:]
+    return [fit[index * (len(fit) - 1) // (count - 1)] for index in range(count)]
+
+
+@dataclass(frozen=True)
+class ExpertPass:
+    """Counts what is not counted yet, in ``store``.
+
+    ``fill`` is the data of the fabricated prefixes.
+    """
+
+    asker: Asker
+    judge: Judge
+    store: Store
+    fill: Fill
+
+    def run(self, steps: Sequence[Step], progress: Progress) -> None:
+        """Count the experts of these steps and leave the event `PASSED`.
+
+        A step that is refused, or whose answer breaks a rule, is an event of that kind.
+
+        Raises:
+            ServerError: no answer; what was counted is kept.
+        """
+        todo: list[tuple[Step, _Counted]] = [
+            (step, variant) for step in steps for variant in _VARIANTS
+        ]
+        there = self.store.expert_steps()
+        progress.start("count experts", len(todo))
+        for done, (step, variant) in enumerate(todo):
+            progress.advance(done, f"{step.task_id}/{step.step} {variant}")
+            if (step.task_id, step.step, variant) not in there and not self._count(step, variant):
+                summary = "the model has no experts"
+                break
+        else:
+            noun = "step" if len(steps) == 1 else "steps"
+            summary = f"counted the experts of {len(steps)} {noun}"
+        self.store.add_event(PASSED, summary)
+        progress.finish(summary)
+
+    def _count(self, step: Step, variant: _Counted) -> bool:
+        """Count one step; False if there is nothing to count in any."""
+        try:
+            timings = self.asker.ask_experts(step, variant).reply.timings
+        except (PrefixError, RequestRefused, TraceError) as error:
+            self._tell("refused", error.what, step, variant)
+            return True
+        counts: Any = timings.get("experts")
+        if counts == []:
+            return False
+        problem = self.judge.problem(step, variant, timings) or _problem(counts, timings)
+        if problem is not None:
+            self._tell("invalid", problem, step, variant)
+            return True
+        self.store.add_experts(
+            ExpertRow(
+                task_id=step.task_id,
+                step=step.step,
+                variant=variant,
+                fake_fill=self.fill if variant == "fake" else "none",
+                ubatch=ubatch,
+                layer=layer,
+                distinct_experts=distinct,
+            )
+            for ubatch, layers in enumerate(counts)
+            for layer, distinct in enumerate(layers)
+        )
+        return True
+
+    def _tell(self, kind: str, message: str, step: Step, variant: str) -> None:
+        self.store.add_event(
+            kind,
+            f"experts were not counted: {message}",
+            task_id=step.task_id,
+            step=step.step,
+            variant=variant,
+        )
+
+
+def _problem(counts: Any, timings: dict[str, Any]) -> str | None:
+    ubatches = len(timings["prefix"]["ubatches"])  # which the judge has seen
+    if not isinstance(counts, list) or len(counts) != ubatches:
+        return f"the server did not report experts for each of {ubatches} ubatches"
+    if not all(isinstance(layers, list) and layers for layers in counts):
+        return "an ubatch has no layers with experts"
+    if not all(type(value) is int and value >= 0 for layers in counts for value in layers):
+        return "a layer's number of distinct experts is no whole number"
+    return None

@@ -1,0 +1,97 @@
+"""What a reader of a comparison must know beside its figures: what is missing or was kept out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from experiment.reader import Reader
+from experiment.records import VARIANTS
+from experiment.rows import OverallRow, RunRow, StepRow
+
+MAX_REASONS = 3
+
+# Measured with nano on two cores: samples of one depth lie within 16 % of each other, mostly within
+# 6 %; a burst of other work moves single ones by factors.
+UNSTEADY = 1.2
+
+
+def notes(
+    reader: Reader, run: RunRow, steps: Iterable[StepRow], overall: OverallRow
+) -> Iterable[str]:
+    """A sentence for each thing that keeps the figures from covering the whole trace."""
+    if run.status != "finished":
+        yield f"The run is {run.status}: the figures cover what it had measured until then."
+    for variant in VARIANTS:
+        measured: int = getattr(overall, f"{variant}_steps")
+        if measured == 0:
+            yield f"{variant}: not measured in any step."
+        elif measured < overall.steps:
+            without = [_name(step) for step in steps if getattr(step, f"{variant}_n") == 0]
+            yield (
+                f"{variant}: no valid measurement in {_count(len(without), 'step')} of "
+                f"{overall.steps} ({some(without)})."
+            )
+    yield from _kept_out(reader)
+    differing = [
+        _name(step)
+        for step in steps
+        if step.fake_n_kv is not None
+        and step.restored_n_kv is not None
+        and step.fake_n_kv != step.restored_n_kv
+    ]
+    if differing:
+        yield (
+            f"fake and restored read different numbers of KV columns in "
+            f"{_count(len(differing), 'step')} ({some(differing)})."
+        )
+    yield from _calibration(reader)
+    # What ended the rounds is told as a sentence of its own.
+    events = reader.connection.execute(
+        "SELECT kind, count(*) FROM event WHERE run_id = ? AND kind <> 'rounds' "
+        "GROUP BY kind ORDER BY kind",
+        [reader.run_id],
+    ).fetchall()
+    if events:
+        yield "Events on the way: " + ", ".join(f"{count} {kind}" for kind, count in events) + "."
+
+
+def _calibration(reader: Reader) -> Iterable[str]:
+    unsteady = reader.connection.execute(
+        "SELECT DISTINCT depth FROM calibration WHERE run_id = ? "
+        "AND list_max(tps_samples) > ? * list_min(tps_samples) ORDER BY depth",
+        [reader.run_id, UNSTEADY],
+    ).fetchall()
+    if unsteady:
+        depths = some([f"{depth:,}" for (depth,) in unsteady], "; ")
+        yield f"arithmetic: the calibration's samples differ by more than 20 % at depth {depths}."
+
+
+def _kept_out(reader: Reader) -> Iterable[str]:
+    """One note a variant and status, with the most frequent reasons."""
+    rows = reader.connection.execute(
+        "SELECT variant, status, error, count(*) AS n FROM measurement "
+        "WHERE run_id = ? AND status IN ('invalid', 'refused', 'failed') "
+        "GROUP BY variant, status, error ORDER BY n DESC, error",
+        [reader.run_id],
+    ).fetchall()
+    reasons: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    for variant, status, error, count in rows:
+        reasons.setdefault((variant, status), []).append((error, count))
+    for (variant, status), told in sorted(reasons.items()):
+        total = sum(count for _, count in told)
+        texts = [f"{reason} ({count})" for reason, count in told]
+        yield f"{variant}: {_count(total, 'measurement')} {status}, kept out: {some(texts, '; ')}."
+
+
+def _name(step: StepRow) -> str:
+    return f"{step.task_id} step {step.step}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def some(texts: list[str], between: str = ", ") -> str:
+    """The first few of ``texts``, and how many more there are."""
+    more = len(texts) - MAX_REASONS
+    return between.join(texts[:MAX_REASONS]) + (f" and {more} more" if more > 0 else "")

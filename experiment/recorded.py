@@ -1,0 +1,198 @@
+"""What a run has recorded so far, as a resumed run, the judge and the stopping rule need it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from experiment.database import DATABASE, explain
+from experiment.records import CalibrationRow, Variant
+
+StepKey = tuple[str, int]
+"""task_id, step."""
+
+Key = tuple[str, int, str, int]
+"""task_id, step, variant, round."""
+
+Structure = tuple[int, int, tuple[int, ...] | None, tuple[int, ...] | None]
+"""New tokens, KV columns read in the end, and both of every ubatch; None = not known."""
+
+PAIR: tuple[Variant, Variant] = ("fake", "restored")
+CONTROL: tuple[Variant, Variant] = ("control", "fake")
+
+_IDENTITY = (
+    "engine",
+    "patch_digest",
+    "image_digest",
+    "model_digest",
+    "mmproj_digest",
+    "trace_digest",
+)
+
+# One row a step and round in which both variants are valid.
+_PAIRS = (
+    "SELECT task_id, step, round, above_ms / nullif(below_ms, 0) AS ratio FROM ("
+    "SELECT task_id, step, round, max(prefill_ms) FILTER (WHERE variant = $first) AS above_ms, "
+    "max(prefill_ms) FILTER (WHERE variant = $second) AS below_ms FROM measurement "
+    "WHERE run_id = $run AND status = 'ok' AND round < $before GROUP BY task_id, step, round"
+    ") WHERE ratio IS NOT NULL"
+)
+_NO_ROUND = 2**31 - 1
+
+
+class Recorded:
+    """One run of an open database.
+
+    Every method raises StoreError where the database refuses.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Path, run: str) -> None:
+        self._connection = connection
+        self.folder = folder
+        self.run_id = run
+
+    def settings(self) -> dict[str, object]:
+        """The settings that the run began with."""
+        ((text,),) = self._rows("SELECT settings FROM run WHERE id = $run")
+        settings: dict[str, object] = json.loads(text)
+        return settings
+
+    def identity(self) -> dict[str, str | None]:
+        """Engine and digests that the run began with, by column."""
+        (row,) = self._rows(f"SELECT {', '.join(_IDENTITY)} FROM run WHERE id = $run")
+        return dict(zip(_IDENTITY, row, strict=True))
+
+    def done(self) -> set[Key]:
+        """The measurements that need not be repeated: ``ok``, ``invalid`` and ``refused`` ones."""
+        rows = self._rows(
+            "SELECT task_id, step, variant, round FROM measurement "
+            "WHERE run_id = $run AND status NOT IN ('failed', 'warmup')"
+        )
+        return {(task_id, step, variant, number) for task_id, step, variant, number in rows}
+
+    def new_content(self) -> dict[StepKey, tuple[int, float]]:
+        """Per task and step what ``fake`` really decoded: new tokens, and the median ``encode_ms``.
+
+        This is what the arithmetic estimate starts from; steps without a valid measurement are
+        left out.
+        """
+        rows = self._rows(
+            "SELECT task_id, step, prompt_n, encode_ms FROM step_variant "
+            "WHERE run_id = $run AND variant = 'fake' AND prompt_n IS NOT NULL"
+        )
+        return {(task_id, step): (new, encode_ms) for task_id, step, new, encode_ms in rows}
+
+    def structure(self) -> dict[StepKey, Structure]:
+        """Per task and step what its valid answers agree on.
+
+        A resumed run judges its further answers by this.
+        """
+        rows = self._rows(
+            "SELECT task_id, step, max(prompt_n), max(n_kv), any_value(ubatch_tokens), "
+            "any_value(ubatch_n_kv) FROM measurement WHERE run_id = $run AND status = 'ok' "
+            "AND variant IN ('fake', 'control', 'restored') "
+            "AND prompt_n IS NOT NULL AND n_kv IS NOT NULL GROUP BY task_id, step"
+        )
+        return {
+            (task_id, step): (new, n_kv, _tuple(tokens), _tuple(columns))
+            for task_id, step, new, n_kv, tokens, columns in rows
+        }
+
+    def rounds_begun(self) -> int:
+        """How many rounds of fake, control and restored there are, the last one maybe in part."""
+        ((last,),) = self._rows(
+            "SELECT max(round) FROM measurement WHERE run_id = $run "
+            "AND variant IN ('fake', 'control', 'restored')"
+        )
+        return 0 if last is None else max(0, last + 1)
+
+    def pair_ratios(
+        self, of: tuple[Variant, Variant] = PAIR, *, before: int | None = None
+    ) -> dict[StepKey, list[float]]:
+        """Per task and step the prefill ratios of complete, valid pairs, in the order of rounds.
+
+        Args:
+            of: variant above and variant below the line.
+            before: leaves this round and later ones out.
+        """
+        rows = self._rows(
+            f"SELECT task_id, step, list(ratio ORDER BY round) FROM ({_PAIRS}) "
+            "GROUP BY task_id, step ORDER BY task_id, step",
+            first=of[0],
+            second=of[1],
+            before=_NO_ROUND if before is None else before,
+        )
+        return {(task_id, step): ratios for task_id, step, ratios in rows}
+
+    def paired_steps(
+        self, of: tuple[Variant, Variant] = PAIR, *, before: int | None = None
+    ) -> set[StepKey]:
+        """The steps whose newest round (below ``before``) gave a pair: another may give one too."""
+        rows = self._rows(
+            "SELECT task_id, step FROM (SELECT task_id, step, max(round) AS round "
+            "FROM measurement WHERE run_id = $run AND round < $before "
+            f"AND variant IN ($first, $second) GROUP BY task_id, step) JOIN ({_PAIRS}) "
+            "USING (task_id, step, round)",
+            first=of[0],
+            second=of[1],
+            before=_NO_ROUND if before is None else before,
+        )
+        return {(task_id, step) for task_id, step in rows}
+
+    def added_seconds(self, rounds: int, *, before: int | None = None) -> float:
+        """Wall time of the requests of added rounds: of ``rounds`` and later, below ``before``."""
+        ((wall_ms,),) = self._rows(
+            "SELECT sum(wall_ms ORDER BY round, position_in_round, task_id, step) "
+            "FROM measurement WHERE run_id = $run AND round >= $rounds AND round < $before "
+            "AND variant IN ('fake', 'control', 'restored')",
+            rounds=rounds,
+            before=_NO_ROUND if before is None else before,
+        )
+        return float(wall_ms or 0.0) / 1000
+
+    def expert_steps(self) -> set[tuple[str, int, str]]:
+        """Task, step and variant of what has been asked for its experts."""
+        rows = self._rows("SELECT DISTINCT task_id, step, variant FROM expert WHERE run_id = $run")
+        return {(task_id, step, variant) for task_id, step, variant in rows}
+
+    def calibration(self) -> tuple[CalibrationRow, ...]:
+        """The calibrated depths, shallowest first."""
+        rows = self._rows(
+            "SELECT depth, chunk, tps_median, tps_samples, wall_s FROM calibration "
+            "WHERE run_id = $run ORDER BY depth, chunk"
+        )
+        return tuple(
+            CalibrationRow(depth, chunk, median, tuple(samples), wall_s)
+            for depth, chunk, median, samples, wall_s in rows
+        )
+
+    def messages(self, kind: str) -> list[str]:
+        """What the events of a kind say, oldest first."""
+        rows = self._rows(
+            "SELECT message FROM event WHERE run_id = $run AND kind = $kind ORDER BY happened_at",
+            kind=kind,
+        )
+        return [message for (message,) in rows]
+
+    def _rows(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
+        return self._execute(statement, {"run": self.run_id, **values}).fetchall()
+
+    def _execute(
+        self, statement: str, values: list[object] | dict[str, object] | None = None
+    ) -> duckdb.DuckDBPyConnection:
+        try:
+            return self._connection.execute(statement, values or [])
+        except (duckdb.InterruptException, RuntimeError) as error:
+            # How DuckDB reports a Ctrl-C that reaches it in the middle of a statement.
+            if "interrupt" in str(error).lower():
+                raise KeyboardInterrupt from error
+            raise
+        except duckdb.Error as error:
+            raise explain(error, self.folder / DATABASE) from error
+
+
+def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(values)

@@ -1,0 +1,253 @@
+"""The serving part of a run: one server after the other answers until nothing is left to ask.
+
+What is left follows from the database alone, so that a run can be stopped at any point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from experiment.asking import Asker
+from experiment.build import Build
+from experiment.errors import ServerError, ServerStartError
+from experiment.experts import PASSED, ExpertPass, chosen_steps
+from experiment.folder import RAW, SERVER_LOG, write_json
+from experiment.judge import Expected, Judge
+from experiment.load import LoadMeter
+from experiment.measure import Measurer
+from experiment.models import ModelFiles
+from experiment.progress import Progress
+from experiment.recorded import CONTROL, PAIR, StepKey
+from experiment.records import Measurement
+from experiment.rounds import Decision, decide
+from experiment.schedule import Planned, can_restore, plan
+from experiment.session import Session, open_session
+from experiment.settings import ScheduleSettings, Settings
+from experiment.store import Store
+from experiment.trace import Step, Trace
+
+MAX_RESTARTS = 3
+"""How often a dead server is started again before the run gives up."""
+
+ROUNDS = "rounds"
+"""Kind of the event that says why no further round was added."""
+
+
+def replay(
+    settings: Settings,
+    trace: Trace,
+    build: Build,
+    model: ModelFiles,
+    store: Store,
+    progress: Progress,
+) -> None:
+    """Ask for everything that is left; a server that dies is started again, the rest planned anew.
+
+    Raises:
+        ServerError: it does not start, or dies again and again.
+    """
+    work = _Work(trace.steps, settings.schedule, store)
+    for attempt in range(MAX_RESTARTS + 1):
+        if work.is_done():
+            work.tell_why_it_ended()
+            return
+        try:
+            progress.start("start the server", None)
+            log = store.folder / SERVER_LOG
+            with open_session(settings, build, model, trace.steps, log) as session:
+                progress.finish()
+                _serve(settings, session, work, store, progress)
+            return
+        except ServerStartError:
+            raise
+        except ServerError as error:
+            store.add_event("server_lost", str(error))
+            if attempt == MAX_RESTARTS:
+                raise
+            progress.say(f"the server was lost and is started again: {error.what}")
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a run still has to ask for."""
+
+    steps: Sequence[Step]
+    schedule: ScheduleSettings
+    store: Store
+
+    def fixed(self) -> list[Planned]:
+        """What is left of the rounds that are made always."""
+        return plan(self.steps, self.schedule, done=self.store.done())
+
+    def added(self, warmed: Container[StepKey]) -> tuple[list[Planned], Decision]:
+        """What is left of the added round under way, or else the next one; none = enough.
+
+        A round under way was decided on by those before it, and is again: all of its steps that
+        are missing belong to it, and no other.
+        """
+        number = max(self.schedule.rounds, self.store.rounds_begun() - 1)
+        items, decision = self._round(number, warmed)
+        if not items and not decision.ended:
+            items, decision = self._round(number + 1, warmed)
+        return items, decision
+
+    def _round(self, number: int, warmed: Container[StepKey]) -> tuple[list[Planned], Decision]:
+        nothing_restored = not any(can_restore(step, self.schedule) for step in self.steps)
+        of = CONTROL if nothing_restored else PAIR
+        decision = decide(
+            self.store.pair_ratios(of, before=number),
+            self.store.paired_steps(of, before=number),
+            self.schedule,
+            rounds=number,
+            added_s=self.added_seconds(before=number),
+            control=nothing_restored,
+        )
+        items = plan(
+            self.steps,
+            self.schedule,
+            added=number,
+            only=decision.steps,
+            done=self.store.done(),
+            warmed=warmed,
+        )
+        return items, decision
+
+    def added_seconds(self, before: int | None = None) -> float:
+        """Seconds that the requests of added rounds took."""
+        return self.store.added_seconds(self.schedule.rounds, before=before)
+
+    def experts(self) -> list[Step]:
+        """The steps whose experts are to be counted, if that is not done."""
+        if self.store.messages(PASSED):
+            return []
+        return chosen_steps(self.steps, self.store.new_content().keys(), self.schedule)
+
+    def is_done(self) -> bool:
+        """Whether no server is needed any more."""
+        return not self.fixed() and not self.added(())[0] and not self.experts()
+
+    def tell_why_it_ended(self) -> str:
+        """Leave the event of kind `ROUNDS`, once, and return its sentence."""
+        _, decision = self.added(())
+        if self.store.messages(ROUNDS)[-1:] != [decision.reason]:
+            self.store.add_event(ROUNDS, decision.reason)
+        return decision.reason
+
+
+def _serve(
+    settings: Settings, session: Session, work: _Work, store: Store, progress: Progress
+) -> None:
+    store.set_graph(session.graph)
+    write_json(store.folder / "graph.json", session.graph)
+    fill = settings.server.fake_fill
+    judge = Judge(fill)
+    for (task_id, step), structure in store.structure().items():
+        judge.learn(task_id, step, Expected(*structure))
+    with LoadMeter(session.server.pid) as meter:
+        asker = Asker(session.client, session.prompt_of, store.folder / RAW, fill, meter)
+        try:
+            _measure(_Loop(Measurer(asker, judge), session, store, progress), work, progress)
+            if steps := work.experts():
+                ExpertPass(asker, judge, store, fill).run(steps, progress)
+        except ServerError:
+            # The end of the process, where that is it, tells more than the request that it broke.
+            session.server.check()
+            raise
+
+
+@dataclass
+class _Loop:
+    """Makes planned requests with one server and records what comes of them."""
+
+    measurer: Measurer
+    session: Session
+    store: Store
+    progress: Progress
+    counted: set[Step] = field(default_factory=set)
+
+    def make(self, items: Sequence[Planned], *, at: float | None = None, more: str = "") -> None:
+        """Make these requests.
+
+        Args:
+            items: in their order.
+            at: where the bar stands meanwhile; None = it counts their tokens.
+            more: what the note says besides.
+        """
+        done = 0
+        for item in items:
+            self.progress.advance(done if at is None else at, _note(item) + more)
+            try:
+                measurement = self.measurer.measure(item)
+            except ServerError as error:
+                self.store.record(_lost(item, error))
+                raise
+            self.store.record(measurement)
+            _leave_event(item, measurement, self.store)
+            if measurement.status != "refused" and item.step not in self.counted:
+                self.counted.add(item.step)
+                tokens = self.session.prompt_of(item.step).new_text_tokens
+                self.store.set_new_text_tokens(item.step.task_id, item.step.step, tokens)
+            done += item.tokens
+
+
+def _measure(loop: _Loop, work: _Work, progress: Progress) -> None:
+    """Make the fixed rounds, then add rounds until there are enough."""
+    items = work.fixed()
+    if items:
+        total = sum(item.tokens for item in items)
+        progress.start("measure", total)
+        loop.make(items)
+        progress.advance(total)
+        progress.finish(f"measured {len(items)} requests")
+    warmed = {(item.step.task_id, item.step.step) for item in items}
+    limit_s = work.schedule.time_limit_s
+    items, decision = work.added(warmed)
+    if items:
+        progress.start("add rounds", limit_s)
+        while items:
+            loop.make(items, at=min(limit_s, work.added_seconds()), more=f", {decision.width}")
+            warmed |= {(item.step.task_id, item.step.step) for item in items}
+            items, decision = work.added(warmed)
+        progress.finish()
+    progress.say(work.tell_why_it_ended())
+
+
+def _note(item: Planned) -> str:
+    which = "warm-up" if item.round < 0 else f"round {item.round + 1}"
+    return f"{item.step.task_id}/{item.step.step} {item.variant} {which}"
+
+
+def _lost(item: Planned, error: ServerError) -> Measurement:
+    return Measurement(
+        task_id=item.step.task_id,
+        step=item.step.step,
+        variant=item.variant,
+        round=item.round,
+        depth=item.step.depth,
+        status="failed",
+        started_at=datetime.now(UTC),
+        position_in_round=item.position_in_round,
+        error=error.what,
+    )
+
+
+def _leave_event(item: Planned, measurement: Measurement, store: Store) -> None:
+    """Leave an event for whatever a reader of the results should not have to search for."""
+
+    def add(kind: str, message: str) -> None:
+        step = item.step
+        store.add_event(
+            kind,
+            message,
+            task_id=step.task_id,
+            step=step.step,
+            variant=item.variant,
+            round=item.round,
+        )
+
+    if measurement.status in ("invalid", "refused"):
+        add(measurement.status, measurement.error or "no reason given")
+    elif item.round >= 0 and (measurement.prime_ms or 0.0) > 0.0:
+        add("reprimed", "the prefix's saved state was gone and was computed again")
