@@ -7,38 +7,25 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from invoke.collection import Collection
 from invoke.context import Context
 from invoke.exceptions import Exit
 from invoke.tasks import task
 
-from experiment import bench as benchmark
-from experiment import (
-    bench_tables,
-    checks,
-    compare,
-    engine,
-    image,
-    models,
-    sweep_results,
-    sweep_tables,
-    tables,
-)
-from experiment import doctor as diagnosis
+from experiment import compare, tables
 from experiment import structure as structures
-from experiment import sweep as sweeping
-from experiment.build import source_tree
-from experiment.docker_client import connect
-from experiment.engine import PATCHES, Engine
 from experiment.errors import ExperimentError, SettingsError
-from experiment.patches import load_series
 from experiment.paths import ROOT
 from experiment.progress import RichProgress
 from experiment.settings import Settings, load_settings
 from experiment.shapes import SHAPES
 from experiment.trace import Trace, load_trace
+
+# What builds and measures is imported by the tasks that do so: `compare` need not wait for it.
+if TYPE_CHECKING:
+    from experiment.engine import Engine
 
 SMOKE_TRACE = ROOT / "data" / "traces" / "smoke.jsonl"
 DEFAULT_TRACE = ROOT / "data" / "traces" / "computer-use.jsonl"
@@ -121,6 +108,8 @@ def _form(asked: str, known: Sequence[Form]) -> Form:
 
 
 def _choose(settings: Settings) -> Engine:
+    from experiment import engine
+
     chosen = engine.choose(settings)
     print(f"engine: {chosen.name} ({chosen.reason})")
     return chosen
@@ -237,9 +226,9 @@ def run(
 @task(
     help=SHARED
     | {
-        "depths": f"depths L with commas between, rounded to 256 (default: {sweeping.DEPTHS})",
-        "new": f"numbers of new tokens, template tail included (default: {sweeping.NEW})",
-        "time-limit": "longest time in minutes; what does not fit is left out (default: 30)",
+        "depths": "depths L with commas between, rounded to 256 (default: 256 to 131072)",
+        "new": "numbers of new tokens, template tail included (default: 16 to 2048)",
+        "time-limit": "longest time in minutes; what does not fit is left out (default: 20)",
         "rounds": "rounds of fake, control and restored at least",
         "fake-fill": "data of a fabricated prefix: tile or zero",
         "show": "print this sweep again (name or folder) and measure nothing",
@@ -262,6 +251,9 @@ def sweep(
     format: str = "table",
 ) -> None:
     """Compare fake and restored prefill on a grid of depths and sizes, within a time limit."""
+    from experiment import sweep as sweeping
+    from experiment import sweep_results, sweep_tables
+
     with _user_errors():
         form = _form(format, sweep_tables.FORMATS)
         settings = _settings(
@@ -323,6 +315,9 @@ def model(
     source: str | None = None,
 ) -> None:
     """Write a stand-in model: the real architecture and tokenizer, random weights."""
+    from experiment import models
+    from experiment.build import source_tree
+
     with _user_errors(), RichProgress() as progress:
         if shape not in SHAPES:
             raise SettingsError(
@@ -338,6 +333,8 @@ def model(
 @task(help={"unit": "only what needs neither a compiler nor the server", "select": "pytest's -k"})
 def test(c: Context, unit: bool = False, select: str | None = None) -> None:
     """Run the tests; those of the server use the build with assertions, made if need be."""
+    from experiment import checks
+
     with _user_errors():
         raise Exit(code=checks.run_tests(unit_only=unit, select=select))
 
@@ -345,6 +342,8 @@ def test(c: Context, unit: bool = False, select: str | None = None) -> None:
 @task(help={"engine": SHARED["engine"], "model": SHARED["model"]})
 def doctor(c: Context, engine: str | None = None, model: str | None = None) -> None:
     """Tell whether this machine can do the job, in a container and natively, and what it lacks."""
+    from experiment import doctor as diagnosis
+
     with _user_errors():
         checks_made = diagnosis.examine(_settings(engine=engine, model=model))
         print(diagnosis.render(checks_made), end="")
@@ -359,6 +358,11 @@ def doctor(c: Context, engine: str | None = None, model: str | None = None) -> N
 )
 def reproduce(c: Context, base_image: str | None = None, ca_bundle: str | None = None) -> None:
     """Compile the image's programs twice from nothing and compare them bit by bit."""
+    from experiment import image
+    from experiment.docker_client import connect
+    from experiment.engine import PATCHES
+    from experiment.patches import load_series
+
     with _user_errors(), RichProgress() as progress:
         settings = _settings(base_image=base_image, ca_bundle=ca_bundle)
         pairs = image.reproduce(connect(), settings, load_series(PATCHES), progress)
@@ -371,6 +375,8 @@ def reproduce(c: Context, base_image: str | None = None, ca_bundle: str | None =
 @task
 def lint(c: Context) -> None:
     """Check style and types (ruff, mypy)."""
+    from experiment import checks
+
     raise Exit(code=checks.run_lint())
 
 
@@ -393,6 +399,9 @@ def bench(
     format: str = "table",
 ) -> None:
     """Measure what the tool itself costs, each figure against its target."""
+    from experiment import bench as benchmark
+    from experiment import bench_tables
+
     with _user_errors(), RichProgress() as progress:
         form = _form(format, bench_tables.FORMATS)
         settings = _settings(engine=engine, pin=pin, source=source, model=model, mmproj=mmproj)

@@ -78,14 +78,14 @@ def cgroup_limits(root: Path = Path("/")) -> Limits:
     """
     cores: list[float] = []
     memory: list[int] = []
-    for folder in _cgroup_folders(root, controller=None):
+    for folder in cgroup_folders(root, controller=None):
         quota, _, period = _read(folder / "cpu.max").partition(" ")
         cores += _cores(quota, period)
         memory += _number(_read(folder / "memory.max"))
-    for folder in _cgroup_folders(root, controller="cpu"):
+    for folder in cgroup_folders(root, controller="cpu"):
         quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
         cores += _cores(quota, period)
-    for folder in _cgroup_folders(root, controller="memory"):
+    for folder in cgroup_folders(root, controller="memory"):
         # v1 writes "no limit" as the largest number of pages: about 2**63 bytes.
         limit = _number(_read(folder / "memory.limit_in_bytes"))
         memory += [size for size in limit if size < 1 << 60]
@@ -146,7 +146,7 @@ def _affinity() -> int:
     return os.cpu_count() or 1
 
 
-def _cgroup_folders(root: Path, controller: str | None) -> Iterator[Path]:
+def cgroup_folders(root: Path, controller: str | None) -> Iterator[Path]:
     """Yield the process's control group and all groups above it; ``controller`` None means v2."""
     mount = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from experiment.host import _cgroup_folders
+from experiment.host import cgroup_folders
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -204,7 +204,7 @@ def _quota_files(root: Path) -> Iterator[Path]:
     """``cpu.stat`` of the control groups around this process, which its server is in as well."""
     seen: set[tuple[int, int]] = set()
     for controller in (None, "cpu"):
-        for folder in _cgroup_folders(root, controller):
+        for folder in cgroup_folders(root, controller):
             path = folder / "cpu.stat"
             try:
                 found = path.stat()

@@ -47,7 +47,7 @@ def notes(
     yield from _calibration(reader)
     # What ended the rounds is told as a sentence of its own.
     events = reader.connection.execute(
-        "SELECT kind, count(*) FROM event WHERE run_id = ? AND kind <> 'rounds' "
+        "SELECT kind, count(*) FROM event WHERE run_id = ? AND kind NOT IN ('rounds', 'experts') "
         "GROUP BY kind ORDER BY kind",
         [reader.run_id],
     ).fetchall()

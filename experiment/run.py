@@ -195,11 +195,10 @@ def _estimate(settings: Settings, trace: Trace, store: Store) -> None:
     Steps deeper than what is calibrated get no estimate.
     """
     content, done = store.new_content(), store.done()
-    chunk = settings.calibration.chunk
-    rows = [row for row in store.calibration() if row.chunk == chunk]
+    rows = store.calibration()
     if not rows:
         return
-    calibration = Calibration.from_rows(rows, chunk)
+    calibration = Calibration.from_rows(rows, settings.calibration.chunk)
     for step in trace.steps:
         key = (step.task_id, step.step)
         if key not in content or not calibration.covers(step.depth):

@@ -22,7 +22,7 @@ from experiment.trace import load_trace
 
 DEPTHS = "256,1024,4096,16384,65536,131072"
 NEW = "16,64,256,1024,2048"
-LIMIT_MIN = 30.0
+LIMIT_MIN = 20.0
 
 NAME = "sweep"
 PROBE_NAME = "sweep-probe"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from experiment.cost_model import CostModel
-from experiment.intervals import Interval
+from experiment.intervals import CONFIDENCE, Interval
 from experiment.sweep_results import Cell, Sweep
 
 # The formula is fixed; that another one fits better is told where it halves what is unexplained.
@@ -37,12 +37,12 @@ def _fidelity(sweep: Sweep) -> Iterator[str]:
     within = sum(cell.contains_one is True for cell in judged)
     text = (
         f"In {within} of {_count(len(judged), 'cell')} the 95 % interval of fake/restored "
-        f"contains 1"
+        f"contains 1 (by chance alone {(1 - CONFIDENCE) * len(judged):.1f} would miss it)"
     )
     outside = [cell for cell in judged if sweep.sees_difference(cell)]
     inside_floor = len(judged) - within - len(outside)
     if inside_floor:
-        text += f"; in {inside_floor} more the median lies within the noise floor"
+        text += f"; in {inside_floor} more the median lies within the noise"
     imprecise = sum(not cell.is_precise(sweep.target_pct) for cell in judged)
     if imprecise:
         text += (

@@ -11,7 +11,7 @@ from typing import Any
 from experiment.cost_model import CostModel, Point, fit
 from experiment.database import DATABASE
 from experiment.errors import StoreError
-from experiment.intervals import Interval, median_interval
+from experiment.intervals import Interval, median_interval, noise_floor
 from experiment.reader import Reader, read
 from experiment.rows import RunRow
 from experiment.settings import Settings
@@ -139,14 +139,16 @@ class Sweep:
     @property
     def floor(self) -> float | None:
         """Noise floor: how far the interval of control/fake reaches from 1."""
-        found = None if self.noise is None else self.noise.interval
-        return None if found is None else max(abs(found.low - 1), abs(found.high - 1))
+        return noise_floor(None if self.noise is None else self.noise.interval)
 
     def sees_difference(self, cell: Cell) -> bool:
-        """Whether the interval leaves 1 out and the median the noise floor."""
+        """Whether the interval leaves 1 out and the median the noise, the run's and the cell's."""
         if cell.ratio is None or cell.contains_one is not False:
             return False
-        return self.floor is None or abs(cell.ratio.median - 1) > self.floor
+        # The run's pairs are many: their floor alone would call a cell's few a difference.
+        own = noise_floor(None if cell.noise is None else cell.noise.interval)
+        known = [floor for floor in (own, self.floor) if floor is not None]
+        return abs(cell.ratio.median - 1) > max(known, default=0.0)
 
 
 def load(folder: Path) -> Sweep:

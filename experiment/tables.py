@@ -76,7 +76,8 @@ COLUMNS = (
 LEGEND = (
     "Times are medians over rounds, without the install (last two columns), with the image "
     "encoding; L and new are tokens, n is pairs of fake and restored. ±: the longer side of the "
-    "95 % bootstrap interval of a median; without it there is one value. fake/restored: median of "
+    "95 % bootstrap interval of a median (of fewer than six values their whole range, which covers "
+    "less); without it there is one value. fake/restored: median of "
     "the ratios paired within rounds. full/fake: ratio of medians, its interval from both; none if "
     "full is measured once (n=1). error: arithmetic against fake, image encoding left out; its "
     "interval is that of fake alone. The line 'all': sums over steps (±: sum of the steps' sides, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,14 @@ from experiment import replay
 from experiment.database import DATABASE
 from experiment.errors import RequestRefused, ServerError
 from experiment.schedule import Planned
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_pairs() -> Iterator[None]:
+    """Two pairs have a width that counts here, so that the values can be worked out by hand."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("experiment.rounds.MIN_PAIRS", 2)
+        yield
 
 
 @pytest.fixture

@@ -11,6 +11,13 @@ from experiment.recorded import StepKey
 from experiment.rounds import Decision, decide
 from experiment.settings import ScheduleSettings
 
+
+@pytest.fixture(autouse=True)
+def few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pairs have a width that counts here, so that the values can be worked out by hand."""
+    monkeypatch.setattr("experiment.rounds.MIN_PAIRS", 2)
+
+
 A, B, C = ("t", 0), ("t", 1), ("u", 0)
 
 # By ranks that depend on the number alone: of up to 6 values the interval is the whole range.
@@ -65,6 +72,11 @@ def test_the_width_that_is_wanted_is_the_settings(target: float, ended: bool) ->
     decision = decided({A: NARROW}, half_width_pct=target)
     assert decision.ended is ended
     assert f"{target:.2f} %" in decision.reason
+
+
+def test_a_width_that_is_just_the_target_is_narrow_enough() -> None:
+    assert decided({A: [0.75, 1.0, 1.25]}, half_width_pct=25).ended
+    assert decided({A: [0.75, 1.0, 1.25]}, half_width_pct=25, precision="step").ended
 
 
 def test_a_small_target_is_not_rounded_to_nothing() -> None:
@@ -170,3 +182,15 @@ def test_where_nothing_is_restored_it_is_said() -> None:
     assert decision.reason == (
         "nothing is restored, so control/fake decides; 3 rounds: half-width 0.40 % is within 0.50 %"
     )
+
+
+def test_a_narrow_width_of_few_pairs_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    schedule = ScheduleSettings(rounds=3)
+    key = ("a", 0)
+    few = decide({key: [1.0] * 5}, {key}, schedule, rounds=5, added_s=0.0)
+    assert few.steps == {key}
+    assert few.reason == "5 rounds: no half-width from 5 pairs"
+    enough = decide({key: [1.0] * 6}, {key}, schedule, rounds=6, added_s=0.0)
+    assert enough.steps == set()
+    assert enough.reason == "6 rounds: half-width 0.00 % is within 0.50 %"

@@ -45,6 +45,13 @@ from experiment.schedule import plan
 from experiment.settings import Settings, load_settings
 from experiment.trace import load_trace
 
+
+@pytest.fixture(autouse=True)
+def few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pairs have a width that counts here, so that the values can be worked out by hand."""
+    monkeypatch.setattr("experiment.rounds.MIN_PAIRS", 2)
+
+
 ANSWERED = (("a", 0), ("a", 1))
 
 
@@ -201,6 +208,33 @@ def test_the_arithmetic_estimate(
         ("a", 0, 0, 17, 190.0, 0.0, ENCODE_MS, None),
         ("a", 1, 0, 27, 290.0, 0.0, ENCODE_MS, None),
     ]
+
+
+def test_no_estimate_is_made_beyond_what_is_calibrated(tmp_path: Path) -> None:
+    world = World(tmp_path, with_refused=False, restored_max_depth=500)
+    folder = world.start()
+    assert world.benched == calibration_depths(300, 4)
+    rows = query(folder, "SELECT task_id, step FROM measurement WHERE variant = 'arithmetic'")
+    assert rows == [("a", 0)]
+
+
+def test_without_any_calibration_no_estimate_is_made(tmp_path: Path) -> None:
+    world = World(tmp_path, with_refused=False, restored_max_depth=0)
+    folder = world.start()
+    assert (world.benched, status(folder)) == ([], "finished")
+    assert ("arithmetic", "ok") not in counts(folder)
+
+
+def test_the_estimate_hangs_on_one_chunk_where_the_steps_are_calibrated(simple: World) -> None:
+    calibration = simple.settings.calibration.model_copy(update={"at": "steps"})
+    simple.settings = simple.settings.model_copy(update={"calibration": calibration})
+    folder = simple.start()
+    # Every step's own depth and new tokens, besides the chunk.
+    assert query(folder, "SELECT depth, chunk FROM calibration ORDER BY ALL") == [
+        *((300, 17), (300, 512)),
+        *((900, 27), (900, 512)),
+    ]
+    assert counts(folder)["arithmetic", "ok"] == 2
 
 
 def test_every_answer_is_kept_raw(

@@ -26,7 +26,7 @@ def test_the_defaults() -> None:
     request = parse_request()
     assert request.depths == (256, 1024, 4096, 16384, 65536, 131072)
     assert request.sizes == (16, 64, 256, 1024, 2048)
-    assert request.limit_s == 1800.0
+    assert request.limit_s == 1200.0
 
 
 @pytest.mark.parametrize(

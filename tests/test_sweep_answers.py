@@ -10,8 +10,8 @@ from experiment.sweep_estimate import LeftOut
 
 def test_all_sentences() -> None:
     assert answers(SWEEP) == (
-        "In 1 of 2 cells the 95 % interval of fake/restored contains 1; in 1 the half-width is "
-        "above the 0.5 % that was wished for.",
+        "In 1 of 2 cells the 95 % interval of fake/restored contains 1 (by chance alone 0.1 would "
+        "miss it); in 1 the half-width is above the 0.5 % that was wished for.",
         "At L = 256, new = 2,048 fake differs from restored by +3.00 % (1.0100 to 1.0500, 5 "
         "pairs); both had the same ubatches, KV columns, graph nodes and K/V bytes; fake touched "
         "90 experts, restored 100 (-10.0 %).",
@@ -44,8 +44,8 @@ def test_all_sentences() -> None:
 def test_a_median_within_the_noise_is_no_difference() -> None:
     noisy = replace(SWEEP, noise=figure(1.0, 0.031))
     assert answers(noisy)[0].startswith(
-        "In 1 of 2 cells the 95 % interval of fake/restored contains 1; in 1 more the median lies "
-        "within the noise floor"
+        "In 1 of 2 cells the 95 % interval of fake/restored contains 1 (by chance alone 0.1 would "
+        "miss it); in 1 more the median lies within the noise"
     )
     assert answers(noisy)[1] == "No cell shows a difference between fake and restored."
 

@@ -90,8 +90,11 @@ def test_three_verdicts(biased: Sweep) -> None:
     assert cell.contains_one is False
     assert not cell.is_precise(0.5)  # 1.04 / 1.03: 0.97 %
     assert cell.is_precise(1.0)
-    assert not biased.sees_difference(cell)  # 3 % lies within the floor of 3.8 %
-    assert replace(biased, noise=None).sees_difference(cell)
+    assert not biased.sees_difference(cell)  # 3 % lies within the floor of 3.8 %, the run's
+    assert not replace(biased, noise=None).sees_difference(cell)  # and the cell's own
+    quiet = replace(cell, noise=None)
+    assert not biased.sees_difference(quiet)
+    assert replace(biased, noise=None).sees_difference(quiet)
     assert cell.ratio
     without = replace(cell, ratio=replace(cell.ratio, interval=None))
     assert without.contains_one is None

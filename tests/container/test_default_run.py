@@ -107,6 +107,6 @@ def test_native_run_asks_for_the_same(
     structure = sorted(query(only_run(inside), STRUCTURE))
     assert structure == sorted(query(only_run(outside), STRUCTURE))
     # One of each: within a run it does not change from round to round either.
-    assert len(structure) == len({row[:3] for row in structure}) == 4 * 3
+    assert len(structure) == len({row[:3] for row in structure}) == 4 * 4
     ((engine,),) = query(only_run(outside), "SELECT engine FROM run")
     assert engine == "native"

@@ -69,7 +69,7 @@ def test_there_are_two_lines() -> None:
 def test_two_lines_do_the_default_job(image: str, caller: Caller, checkout: Path) -> None:
     build, run = lines()
     build = build.replace("docker build", f"docker build {build_arguments()}", 1)
-    fewer = f"--env EXPERIMENT_SCHEDULE__ROUNDS={ROUNDS}"
+    fewer = f"--env EXPERIMENT_SCHEDULE__ROUNDS={ROUNDS} --env EXPERIMENT_SCHEDULE__MAX_ROUNDS=1"
     run = run.replace("docker run", f"docker run {fewer}", 1)
     succeeded(caller.start(["sh", "-ec", build], cwd=checkout), 2400)
     done = succeeded(caller.start(["sh", "-ec", run], cwd=checkout), 1500)

@@ -17,14 +17,22 @@ from experiment.paths import ROOT
 
 ROUNDS = 3
 STEPS = 4
-# fake and restored in every round, full and arithmetic once.
-EXPECTED = {("fake", ROUNDS * STEPS), ("restored", ROUNDS * STEPS), ("full", 4), ("arithmetic", 4)}
+# fake, control and restored in every round, full and arithmetic once.
+EXPECTED = {
+    *((variant, ROUNDS * STEPS) for variant in ("fake", "control", "restored")),
+    *((variant, STEPS) for variant in ("full", "arithmetic")),
+}
 
 
 def invoke(results: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "invoke", "--search-root", str(ROOT), *arguments],
-        env=os.environ | {"EXPERIMENT_RESULTS_DIR": str(results), "EXPERIMENT_ENGINE": "native"},
+        env=os.environ
+        | {
+            "EXPERIMENT_RESULTS_DIR": str(results),
+            "EXPERIMENT_ENGINE": "native",
+            "EXPERIMENT_SCHEDULE__MAX_ROUNDS": "1",  # none is added to those that are asked for
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
