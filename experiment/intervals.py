@@ -11,6 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 CONFIDENCE = 0.95
 
+MIN_PAIRS = 6
+"""So many pairs an interval needs before anything is concluded from it: the range of six covers
+the median in 97 % of cases, that of three in 75 %."""
+
 TAIL_SDS = 40
 """Standard deviations after which a binomial tail is cut off: what is left is below 1e-300."""
 

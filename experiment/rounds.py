@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from experiment.intervals import median_interval
+from experiment.intervals import MIN_PAIRS, median_interval
 from experiment.recorded import StepKey
 from experiment.settings import ScheduleSettings
-
-MIN_PAIRS = 6
-"""So many pairs an interval needs before its width counts: their range covers 97 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +109,7 @@ def _at_steps(ratios: Mapping[StepKey, Sequence[float]], target_pct: float) -> _
 
 
 def _half_width_pct(values: Sequence[float]) -> float | None:
-    # The range of fewer covers the median in less than 95 % of cases (of three in 75 %): a lucky
-    # narrow one must not end the rounds.
+    # A few pairs that are close to each other by luck must not end the rounds.
     interval = median_interval(values) if len(values) >= MIN_PAIRS else None
     return None if interval is None else 100 * interval.half_width
 

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from experiment.compare import STEP_KEY, add_ratios
 from experiment.errors import StoreError
-from experiment.intervals import Interval, difference, median_interval, noise_floor
+from experiment.intervals import MIN_PAIRS, Interval, difference, median_interval, noise_floor
 from experiment.layout import NOTHING, Page, markdown, terminal
 from experiment.notes import some
 from experiment.reader import Reader, read
@@ -151,7 +151,7 @@ def _flag(row: StructureRow, floor: float | None) -> str:
     if row.differing:
         return f"structure differs: {', '.join(row.differing)}"
     ratio = interval(row.ratio_median, row.ratio_low, row.ratio_high, row.pair_n)
-    if not row.compared or ratio is None:
+    if not row.compared or ratio is None or row.pair_n < MIN_PAIRS:
         return ""
     # A step has few pairs: its own A/A, of as few, strays farther from 1 than that of the run.
     own = noise_floor(interval(row.aa_median, row.aa_low, row.aa_high, row.aa_n))
@@ -196,8 +196,9 @@ LEGEND = (
     "bytes) are summed over ubatches, experts (distinct ones chosen, counted in an untimed pass) "
     "over ubatches and layers. 'x /y': fake has x, restored y. fake/restored: median of n ratios "
     "paired within rounds, ± the longer side of its 95 % bootstrap interval; without it there is "
-    "one pair. The time differs where that interval does not contain 1 and its median is farther "
-    "from 1 than the A/A interval (fake against itself) of the step and of the run."
+    "one pair. The time differs where that interval, of six pairs at least, does not contain 1 and "
+    "its median is farther from 1 than the A/A interval (fake against itself) of the step and of "
+    "the run."
 )
 
 

@@ -18,6 +18,12 @@ from experiment.structure import StructureComparison, StructureRow, answer, load
 from experiment.tables import FORMATS
 
 
+@pytest.fixture(autouse=True)
+def few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three pairs are enough here, so that the values can be worked out by hand."""
+    monkeypatch.setattr("experiment.structure.MIN_PAIRS", 3)
+
+
 @pytest.fixture(scope="module")
 def structure(tmp_path_factory: pytest.TempPathFactory) -> StructureComparison:
     canned = load(canned_run(tmp_path_factory.mktemp("results") / "run"))
@@ -123,6 +129,13 @@ def made(
 
 
 SLOW: dict[Variant, list[float]] = {"fake": [103.0, 102.0, 103.0], "restored": [100.0] * 3}
+
+
+def test_a_few_pairs_are_not_flagged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    more: dict[Variant, list[float]] = {"fake": [103.0, 102.0] * 3, "restored": [100.0] * 6}
+    assert made(tmp_path / "three", SLOW).rows[0].flag == ""
+    assert made(tmp_path / "six", more).rows[0].flag == "same structure, time differs"
 
 
 def test_equal_structure_with_unequal_time_is_flagged(tmp_path: Path) -> None:
