@@ -179,6 +179,10 @@ SAMPLE = replace(TEXT, moves=(Move(tokens=(251, 251), screen=False),))
 """The stand-ins' chat template adds five tokens: 256 in all."""
 
 
+FEW = replace(TEXT, moves=(Move(tokens=(11, 11), screen=False),))
+"""With the template's five, 16 tokens: few enough for their experts to decide the cost."""
+
+
 def at(task: Task, depth: int) -> tuple[Task, tuple[int, int]]:
     """The task by the name of the only depth it has."""
     return replace(task, task_id=f"depth-{depth}"), (depth, depth)
@@ -191,6 +195,7 @@ TRACES = {
         (BACKUP, (300, 400)),
     ),
     "traces/depths.jsonl": tuple(at(TEXT, depth) for depth in (4096, 8192, 65_536, 262_144)),
+    "traces/fills.jsonl": (at(FEW, 512), at(TEXT, 768)),
     "traces/six-steps.jsonl": ((LIBRARY, (344, 344)),),
     "traces/smoke.jsonl": ((SMOKE, (300, 340)), (SMOKE_LARGE, (1400, 1500))),
     "traces/speedup.jsonl": (at(SAMPLE, 32_768),),

@@ -156,7 +156,9 @@ def test_traces_of_single_depths_hold_text_alone() -> None:
     assert speedup.depth == 32_768
     assert {step.new_tokens for step in depths} == {64}
     assert speedup.new_tokens == 256 - 5
-    for step in (*depths, speedup):
+    fills = load_trace(DATA / "traces" / "fills.jsonl").steps
+    assert [(step.depth, step.new_tokens) for step in fills] == [(512, 16 - 5), (768, 64)]
+    for step in (*depths, speedup, *fills):
         assert step.screenshot is None
         assert step.task_id == f"depth-{step.depth}"
 
