@@ -12,6 +12,7 @@ from experiment.prefix import PrefixBuilder
 from experiment.server import Server
 from experiment.shapes import SHAPES
 from tests.engine.asking import ask, prompt, top_tokens
+from tests.engine.conftest import StartServer, make_prefixes
 from tests.engine.test_no_leak import wait_until_idle
 
 NANO = SHAPES["nano"]
@@ -67,12 +68,15 @@ def test_generated_tokens_are_not_among_them(client: Client, prefixes: PrefixBui
 
 
 def test_experts_of_a_real_prefix_are_those_of_the_whole_prompt(
-    client: Client, prefixes: PrefixBuilder
+    start_server: StartServer,
 ) -> None:
-    depth = 1024  # a multiple of the ubatch: the last ubatch is the same with and without prefix
-    what = prompt(prefixes, depth)
-    full = ask(client, what, n_fake_cached=0, count_experts=True).timings["experts"]
-    restored = ask(client, what, n_state_cached=depth, count_experts=True).timings
+    # A server of its own: a state that another test left would cut the prefix elsewhere, and a
+    # multiple of the ubatch: the last ubatch is then the same with and without the prefix.
+    depth = 1024
+    with start_server() as fresh:
+        what = prompt(make_prefixes(fresh.client), depth)
+        full = ask(fresh.client, what, n_fake_cached=0, count_experts=True).timings["experts"]
+        restored = ask(fresh.client, what, n_state_cached=depth, count_experts=True).timings
     assert restored["experts"] == full[-1:]
     new = restored["prompt_n"]
     assert [len(ubatch) for ubatch in full] == [NANO.layers] * 3
