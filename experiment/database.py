@@ -8,8 +8,10 @@ from pathlib import Path
 import duckdb
 
 from experiment.errors import StoreError
+from experiment.paths import ROOT
 
 DATABASE = "results.duckdb"
+SCHEMA = ROOT / "schemas" / "results.sql"
 SCHEMA_VERSION = 2
 
 # DuckDB 2 writes its newest format into a new file unless told otherwise, and 1.4 cannot open that.

@@ -17,12 +17,9 @@ from typing import TypeVar
 
 import duckdb
 
-from experiment.database import DATABASE, connect, explain, find_run_id
+from experiment.database import DATABASE, SCHEMA, connect, explain, find_run_id
 from experiment.errors import StoreError
 from experiment.intervals import median_ranks
-from experiment.paths import ROOT
-
-SCHEMA = ROOT / "schemas" / "results.sql"
 
 MEMORY_MB = 320
 """What DuckDB may take for each begun million measurements; a million need about half of it. What a

@@ -15,10 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from experiment.database import DATABASE, SCHEMA_VERSION, connect, find_run_id
+from experiment.database import DATABASE, SCHEMA, SCHEMA_VERSION, connect, find_run_id
 from experiment.errors import StoreError
 from experiment.host import HostFacts
-from experiment.paths import ROOT
 from experiment.recorded import Recorded
 from experiment.records import (
     CalibrationRow,
@@ -28,8 +27,6 @@ from experiment.records import (
     RunStatus,
     StepRecord,
 )
-
-SCHEMA = ROOT / "schemas" / "results.sql"
 
 _KEY_COLUMNS = ("run_id", "task_id", "step", "variant", "round")
 

@@ -11,7 +11,7 @@ from typing import Any
 from experiment.cost_model import CostModel, Point, fit
 from experiment.database import DATABASE
 from experiment.errors import StoreError
-from experiment.intervals import Interval, median_interval, noise_floor
+from experiment.intervals import MIN_PAIRS, Interval, median_interval, noise_floor
 from experiment.reader import Reader, read
 from experiment.rows import RunRow
 from experiment.settings import Settings
@@ -143,7 +143,7 @@ class Sweep:
 
     def sees_difference(self, cell: Cell) -> bool:
         """Whether the interval leaves 1 out and the median the noise, the run's and the cell's."""
-        if cell.ratio is None or cell.contains_one is not False:
+        if cell.ratio is None or cell.ratio.n < MIN_PAIRS or cell.contains_one is not False:
             return False
         # The run's pairs are many: their floor alone would call a cell's few a difference.
         own = noise_floor(None if cell.noise is None else cell.noise.interval)

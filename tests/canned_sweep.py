@@ -11,7 +11,7 @@ from experiment.rows import RunRow
 from experiment.sweep_results import Cell, Figure, Sweep
 
 
-def figure(median: float, margin: float = 0.0, n: int = 5) -> Figure:
+def figure(median: float, margin: float = 0.0, n: int = 6) -> Figure:
     if n < 2:
         return Figure(median, n, None)
     return Figure(median, n, Interval(median - margin, median + margin, median, n))

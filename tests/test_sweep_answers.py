@@ -12,7 +12,7 @@ def test_all_sentences() -> None:
     assert answers(SWEEP) == (
         "In 1 of 2 cells the 95 % interval of fake/restored contains 1 (by chance alone 0.1 would "
         "miss it); in 1 the half-width is above the 0.5 % that was wished for.",
-        "At L = 256, new = 2,048 fake differs from restored by +3.00 % (1.0100 to 1.0500, 5 "
+        "At L = 256, new = 2,048 fake differs from restored by +3.00 % (1.0100 to 1.0500, 6 "
         "pairs); both had the same ubatches, KV columns, graph nodes and K/V bytes; fake touched "
         "90 experts, restored 100 (-10.0 %).",
         "Noise floor: control/fake is 1.0005 (0.9985 to 1.0025, 1,200 pairs of all cells), so up "
@@ -54,7 +54,7 @@ def test_the_largest_bias_comes_first_and_its_structure_is_told() -> None:
     larger = replace(SLOWER, ratio=figure(0.95, 0.01), is_same_structure=False, fake_experts=None)
     told = answers(replace(SWEEP, cells=(EQUAL, SLOWER, larger)))
     assert told[1].endswith(
-        "by -5.00 % (0.9400 to 0.9600, 5 pairs); their structure is not the same."
+        "by -5.00 % (0.9400 to 0.9600, 6 pairs); their structure is not the same."
     )
     assert "+3.00 %" in told[2]
 

@@ -85,7 +85,10 @@ def test_the_control_gives_the_noise_floor(biased: Sweep) -> None:
     assert biased.floor == pytest.approx(1 - 1 / 1.04)
 
 
-def test_three_verdicts(biased: Sweep) -> None:
+def test_three_verdicts(biased: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet_run = replace(biased, noise=None)
+    assert not quiet_run.sees_difference(replace(biased.cells[0], noise=None))  # of three pairs
+    monkeypatch.setattr("experiment.sweep_results.MIN_PAIRS", 3)
     cell = biased.cells[0]
     assert cell.contains_one is False
     assert not cell.is_precise(0.5)  # 1.04 / 1.03: 0.97 %

@@ -97,7 +97,7 @@ def test_json_holds_everything() -> None:
 def test_csv_holds_the_cells() -> None:
     rows = list(csv.DictReader(io.StringIO(render(SWEEP, "csv"))))
     assert [row["depth"] for row in rows] == ["256", "256", "4096"]
-    assert (rows[0]["fake"], rows[0]["fake_n"]) == ("11.0", "5")
+    assert (rows[0]["fake"], rows[0]["fake_n"]) == ("11.0", "6")
     assert float(rows[0]["ratio_low"]) == pytest.approx(0.997)
     assert (rows[2]["bench"], rows[2]["bench_n"], rows[2]["fake_low"]) == ("", "0", "")
     assert rows[1]["bench_ratio"] == "1.04"
