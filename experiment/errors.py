@@ -83,3 +83,29 @@ class StoreError(ExperimentError):
 
 class CalibrationError(ExperimentError):
     """``llama-bench`` failed or printed something that is not its JSON."""
+
+
+class ArchiveError(ExperimentError):
+    """A handoff archive is damaged, hostile, or not one of this project's."""
+
+
+class ClaimError(ExperimentError):
+    """A claim is malformed, or its query does not give one number."""
+
+
+class HandoffError(ExperimentError):
+    """A run cannot be packed: unfinished, not reproducible from what is there, or not private."""
+
+
+class ReportError(ExperimentError):
+    """A report cannot be made or written."""
+
+
+class ExportError(ExperimentError):
+    """An export was asked for in an unknown format, or cannot be written."""
+
+
+class TraceImportError(ExperimentError):
+    """A log cannot become a trace: not understood, or only with an assumption nobody has made."""
+
+    exit_code = 2

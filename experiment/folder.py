@@ -14,6 +14,7 @@ from experiment.errors import StoreError
 from experiment.host import git_state, host_facts, raw_outputs
 from experiment.patches import Series
 from experiment.paths import ROOT
+from experiment.repository import record
 from experiment.trace import Trace, load_trace
 
 RAW = "raw"
@@ -46,7 +47,9 @@ def keep_trace(trace: Trace, folder: Path) -> Trace:
     """Copy the trace and its image files, so that the folder alone can be resumed and checked."""
     # By the names in the file, not by where they lead: a picture may be a link within the folder.
     rows = [json.loads(line) for line in trace.path.read_bytes().split(b"\n") if line.strip()]
-    names = {shot for row in rows if isinstance(shot := row["new"].get("screenshot"), str)}
+    # A header row, which says where a trace comes from, has no content.
+    contents = (row.get("new", {}) for row in rows)
+    names = {shot for new in contents if isinstance(shot := new.get("screenshot"), str)}
     for name in sorted(names):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +59,10 @@ def keep_trace(trace: Trace, folder: Path) -> Trace:
 
 
 def write_records(folder: Path, build: Build, series: Series) -> None:
-    """Write ``host.json``, ``build.json`` and ``git_diff.patch`` (the patch series as one diff)."""
+    """Write ``host.json``, ``build.json``, ``repository.json`` and ``git_diff.patch``.
+
+    The last is the patch series as one diff.
+    """
     host = {
         "facts": host_facts(),
         "raw": raw_outputs(),
@@ -64,6 +70,7 @@ def write_records(folder: Path, build: Build, series: Series) -> None:
     }
     write_json(folder / "host.json", host)
     write_json(folder / "build.json", build.record)
+    record(folder)
     (folder / "git_diff.patch").write_text(series.as_diff(), encoding="utf-8")
 
 

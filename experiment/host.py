@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ import psutil
 
 RAW_COMMANDS = ("uname -a", "lscpu", "free -b", "df -k")
 """Commands whose output is kept word for word beside the parsed facts."""
+
+REVISION_VARIABLE = "PREFIX_REPLAY_REVISION"
+"""Set inside the image: commit of the checkout it was built from, with ``-dirty`` if changed."""
 
 COMMAND_TIMEOUT_S = 20.0
 """`df` hangs on a network file system that is gone."""
@@ -130,14 +134,22 @@ def git_state(root: Path) -> GitState:
     """Return commit and dirty state of the checkout whose top folder is ``root``.
 
     An unpacked archive inside somebody else's checkout must not pass for that checkout, so a
-    ``root`` that is not the top folder counts as no checkout.
+    ``root`` that is not the top folder counts as no checkout. An image says in `REVISION_VARIABLE`
+    which state it was built from.
     """
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != root.resolve():
-        return GitState(commit=None, dirty=None)
+        return _baked_state(os.environ.get(REVISION_VARIABLE, ""))
     status = _git(root, "status", "--porcelain")
     commit = _git(root, "rev-parse", "--verify", "HEAD")
     return GitState(commit=commit, dirty=None if status is None else bool(status))
+
+
+def _baked_state(revision: str) -> GitState:
+    commit, changed, _ = revision.partition("-dirty")
+    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
+        return GitState(commit=None, dirty=None)
+    return GitState(commit=commit, dirty=bool(changed))
 
 
 def _affinity() -> int:

@@ -19,11 +19,20 @@ from experiment.paths import ROOT
 from experiment.schema_check import schema_problems
 from experiment.screenshot import Screenshot, open_screenshot
 from experiment.strict_json import parse_line, shown
+from experiment.trace_header import TraceHeader, header_problems, is_header, parse_header
 
 SCHEMA_FILE = ROOT / "schemas" / "trace.schema.json"
 HINT = "schemas/trace.schema.json says what each field holds"
 
+LATE_HEADER = "trace: is the header row's field; a header can only be the first line"
+
 MAX_LINE_BYTES = 8 << 20
+MAX_INTEGER = 2**31 - 1
+MAX_NEW_TOKENS = 1 << 20
+MAX_TASK_ID = 200
+MAX_SECONDS = 1_000_000
+"""Limits of a row. All but the first stand in the schema."""
+
 MAX_PROBLEMS = 20
 """Problems told at once; reading stops there."""
 
@@ -68,11 +77,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Trace:
-    """The steps of a file in its order; ``sha256`` is of the file's bytes."""
+    """The steps of a file in its order; ``sha256`` is of the file's bytes.
+
+    ``header`` is what an importer wrote about them on the first line, None where there is none.
+    """
 
     path: Path
     steps: tuple[Step, ...]
     sha256: str
+    header: TraceHeader | None = None
 
     @property
     def max_depth(self) -> int:
@@ -98,7 +111,7 @@ def load_trace(path: Path) -> Trace:
         raise TraceError("holds no steps", where=str(path), hint=HINT)
     if reader.problems:
         raise _error(path, reader.problems)
-    return Trace(path, tuple(reader.steps), digest.hexdigest())
+    return Trace(path, tuple(reader.steps), digest.hexdigest(), reader.header)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -135,6 +148,7 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self.steps: list[Step] = []
+        self.header: TraceHeader | None = None
         self.problems: list[tuple[int, str]] = []
         self._folder = path.parent
         self._last_of_task: dict[str, Step] = {}
@@ -145,12 +159,12 @@ class _Reader:
         """Takes one line of the file. Blank ones are passed over; a bad one adds its problems."""
         if data.isspace():
             return
-        found: list[str]
+        row: object = None
         try:
             if len(data) > MAX_LINE_BYTES:
                 raise ValueError(f"is longer than {MAX_LINE_BYTES >> 20} MiB")
             row = parse_line(data)
-            found = schema_problems(_validator(), row, REASONS)
+            found = self._shape_problems(line, row)
         except ValueError as error:
             found = [f"the row {error}"]
         except RecursionError:
@@ -160,8 +174,16 @@ class _Reader:
         room = MAX_PROBLEMS - len(self.problems)
         self.problems.extend((line, problem) for problem in found[:room])
 
+    def _shape_problems(self, line: int, row: object) -> list[str]:
+        if is_header(row):
+            return header_problems(row) if line == 1 else [LATE_HEADER]
+        return [] if _is_plain(row) else schema_problems(_validator(), row, REASONS)
+
     def _take(self, line: int, row: Mapping[str, Any]) -> list[str]:
         """Adds the step of a row that fits the schema; gives the problems a schema cannot see."""
+        if is_header(row):
+            self.header = parse_header(row)
+            return []
         problems = [
             f"{field}: holds a lone surrogate (half of a UTF-16 pair)"
             for field, text in (("task_id", row["task_id"]), ("new.text", row["new"].get("text")))
@@ -219,6 +241,41 @@ class _Reader:
             return f"{shown(name)} cannot be read: its links go round in a circle"
         except OSError as error:
             return f"{shown(name)} cannot be read: {error.strerror}"
+
+
+def _is_plain(row: object) -> bool:
+    """Whether a row has only counts, as those of large imports, and each plainly fits the schema.
+
+    The schema would say so too, in 110 µs a row instead of 2 (measured): minutes in 10^6 rows.
+    """
+    if not isinstance(row, dict) or not row.keys() <= {
+        "task_id",
+        "step",
+        "depth",
+        "new",
+        "baseline",
+    }:
+        return False
+    task, new, baseline = row.get("task_id"), row.get("new"), row.get("baseline", {})
+    return (
+        isinstance(task, str)
+        and 0 < len(task) <= MAX_TASK_ID
+        and task.isprintable()
+        and _is_count(row.get("step"), 0, MAX_INTEGER)
+        and _is_count(row.get("depth"), 0, MAX_INTEGER)
+        and isinstance(new, dict)
+        and new.keys() == {"tokens"}
+        and _is_count(new["tokens"], 1, MAX_NEW_TOKENS)
+        and isinstance(baseline, dict)
+        and baseline.keys() <= {"prefill_s", "decode_s", "exec_s"}
+        and all(
+            type(took) in (int, float) and 0 <= took <= MAX_SECONDS for took in baseline.values()
+        )
+    )
+
+
+def _is_count(value: object, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
 
 
 def _step(line: int, row: Mapping[str, Any], screenshot: Screenshot | None) -> Step:

@@ -8,13 +8,15 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from PIL import Image
 
 from experiment.errors import TraceError
 from experiment.paths import ROOT
 from experiment.screenshot import Screenshot
-from experiment.trace import MAX_LINE_BYTES, Baseline, load_trace
+from experiment.trace import MAX_LINE_BYTES, Baseline, _is_plain, _validator, load_trace
 
 BAD = Path(__file__).parent / "bad" / "traces"
 BAD_NAMES = sorted(path.stem for path in BAD.glob("*.jsonl"))
@@ -194,6 +196,37 @@ def test_depth_of_nesting_gives_a_sentence_at_every_level(
 def test_the_digest_is_of_the_whole_file_also_past_blank_lines(tmp_path: Path) -> None:
     path = write(tmp_path, row(), "", "  ", "")
     assert load_trace(path).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+odd = st.sampled_from([None, True, -1, 0, 1, 2**31 - 1, 2**31, 1.5, float("nan"), "", "x", [], {}])
+odd_rows = st.fixed_dictionaries(
+    {
+        "task_id": st.sampled_from(["t", "t" * 200, "t" * 201, "a\nb", "\ud800"]) | odd,
+        "step": odd,
+        "depth": odd,
+        "new": st.dictionaries(
+            st.sampled_from(["tokens", "text"]), st.sampled_from([1 << 20, (1 << 20) + 1]) | odd
+        )
+        | odd,
+    },
+    optional={
+        "baseline": st.dictionaries(
+            st.sampled_from(["prefill_s", "exec_s", "other"]),
+            st.sampled_from([0.25, 1_000_000, 1_000_001]) | odd,
+        )
+        | odd,
+        "other": odd,
+    },
+)
+
+
+@given(row=odd_rows | st.builds(row, step=odd, depth=odd))
+def test_a_row_that_is_not_shown_to_the_schema_fits_it(row: dict[str, object]) -> None:
+    if _is_plain(row):
+        assert list(_validator().iter_errors(row)) == []
+        assert row["task_id"].encode()  # type: ignore[attr-defined]
+    usual = {"task_id": "t", "step": 1, "depth": 0, "new": {"tokens": 7}, "baseline": {}}
+    assert _is_plain(usual)
 
 
 def test_schema_is_a_valid_one_and_describes_every_field() -> None:

@@ -1,0 +1,1 @@
+"""Logs that people have already, one module a format, turned into the project's traces."""
