@@ -76,7 +76,9 @@ LABEL org.opencontainers.image.title="prefix-replay" \
     org.opencontainers.image.version="$VERSION" \
     org.opencontainers.image.revision="$REVISION" \
     prefix-replay.patch-digest="$PATCH_DIGEST"
+# What a run writes down as the state of the project that made it.
+ENV PREFIX_REPLAY_REVISION=$REVISION
 USER 10001:10001
 WORKDIR /results
-ENTRYPOINT ["invoke", "--search-root", "/opt/app"]
+ENTRYPOINT ["python", "/opt/app/tasks.py"]
 CMD ["run", "--trace"]

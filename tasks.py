@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from invoke.collection import Collection
 from invoke.context import Context
@@ -16,7 +16,8 @@ from invoke.tasks import task
 
 from experiment import compare, tables
 from experiment import structure as structures
-from experiment.errors import ExperimentError, SettingsError
+from experiment.alone import alone
+from experiment.errors import ArchiveError, ExperimentError, SettingsError
 from experiment.paths import ROOT
 from experiment.progress import RichProgress
 from experiment.settings import Settings, load_settings
@@ -39,6 +40,10 @@ SHARED = {
     "model": "stand-in shape (nano, holo3-mini, holo3-35b-a3b) or path of a GGUF file",
     "mmproj": "vision tower (GGUF) of one's own model",
 }
+
+INPUT_TOKENS: tuple[Literal["inclusive", "exclusive"], ...] = ("inclusive", "exclusive")
+
+FORCE = {"force": "measure although another run is measuring on this machine"}
 
 
 def _terminate(number: int, frame: object) -> None:
@@ -97,12 +102,17 @@ def _value(flag: str, value: object) -> object:
 
 def _form(asked: str, known: Sequence[Form]) -> Form:
     """The known form that is asked for."""
+    return _choice("format", asked, known)
+
+
+def _choice(flag: str, asked: str, known: Sequence[Form]) -> Form:
+    """The value of a flag that takes few."""
     for form in known:
         if form == asked:
             return form
     raise SettingsError(
-        f"there is no format {asked!r}",
-        where="--format",
+        f"there is no {flag} {asked!r}",
+        where=f"--{flag}",
         hint=f"choose one of {', '.join(known)}",
     )
 
@@ -123,6 +133,24 @@ def _trace(trace: Any) -> tuple[Trace, str]:
         return load_trace(DEFAULT_TRACE), DEFAULT_TRACE.stem
     path = Path(str(_value("trace", trace)))
     return load_trace(path), path.stem
+
+
+def _folder(run: str | None) -> Path:
+    """The folder of the run that --run names, or of the newest."""
+    wanted = None if run is None else str(_value("run", run))
+    return compare.find_run(_settings().results_dir, wanted)
+
+
+def _folders(runs: Sequence[str]) -> list[Path]:
+    """The folders of the runs that are named, or of the newest."""
+    return [_folder(run) for run in runs] or [_folder(None)]
+
+
+def _report(folder: Path) -> None:
+    """Write the report of a run that has ended and say where it is."""
+    from experiment import report as reporting
+
+    print(f"Report: {reporting.write(folder)}")
 
 
 def _refuse_with_resume(flags: Mapping[str, object], exempt: Sequence[str] = ()) -> None:
@@ -178,7 +206,8 @@ def build(
         "full-rounds": "rounds of full, the whole prompt",
         "fake-fill": "data of a fabricated prefix: tile or zero",
         "resume": "go on with this run (name or folder); it keeps its own settings and trace",
-    },
+    }
+    | FORCE,
 )
 def run(
     c: Context,
@@ -192,6 +221,7 @@ def run(
     full_rounds: int | None = None,
     fake_fill: str | None = None,
     resume: str | None = None,
+    force: bool = False,
 ) -> None:
     """Replay an agent trace and compare fake, restored, full and arithmetic prefill."""
     with _user_errors():
@@ -214,13 +244,14 @@ def run(
             chosen = _choose(settings)
             if chosen.name != "docker":
                 _refuse_with_resume({name: flags[name] for name in again})
-            with RichProgress() as progress:
+            with alone(f"run --resume={folder.name}", force=force), RichProgress() as progress:
                 folder = chosen.resume(settings, folder, progress)
         else:
             steps, name = _trace(trace)
-            with RichProgress() as progress:
+            with alone(f"run of {name}", force=force), RichProgress() as progress:
                 folder = _choose(settings).run(settings, steps, name, progress)
         print(tables.render(compare.load(folder), "table"), end="")
+        _report(folder)
 
 
 @task(
@@ -234,6 +265,7 @@ def run(
         "show": "print this sweep again (name or folder) and measure nothing",
         "format": "table, json, csv or md",
     }
+    | FORCE
 )
 def sweep(
     c: Context,
@@ -249,6 +281,7 @@ def sweep(
     fake_fill: str | None = None,
     show: str | None = None,
     format: str = "table",
+    force: bool = False,
 ) -> None:
     """Compare fake and restored prefill on a grid of depths and sizes, within a time limit."""
     from experiment import sweep as sweeping
@@ -270,33 +303,243 @@ def sweep(
         else:
             request = sweeping.parse_request(depths, new, time_limit)
             chosen = _choose(settings)
-            with RichProgress() as progress:
+            with alone("sweep", force=force), RichProgress() as progress:
                 plan = sweeping.prepare(chosen, settings, request, progress)
                 progress.say(sweep_tables.render_plan(plan).rstrip())
                 folder = sweeping.measure(chosen, settings, plan, progress)
         print(sweep_tables.render(sweep_results.load(folder), form), end="")
+        if show is None and form == "table":
+            _report(folder)
+
+
+@task(
+    name="import-trace",
+    help={
+        "from": "the log, or a folder of logs of one format",
+        "to": "the trace to write",
+        "format": "the log's format (default: recognised by its content)",
+        "model": "stand-in shape or GGUF file whose tokenizer and chat template count tokens, for "
+        "logs without counts",
+        "mmproj": SHARED["mmproj"],
+        "assume-cold": "calls without a cached count had nothing cached",
+        "assume-append-only": "their prefix was the whole previous prompt and answer of the task",
+        "input-tokens": "inclusive or exclusive: whether input counts contain cached tokens",
+        "task-key": "field that tells tasks apart, dotted where nested; slot for a server log",
+        "initial-screenshot": "what the first step saw, where the log does not keep it",
+    },
+)
+def import_trace_(
+    c: Context,
+    from_: str,
+    to: str,
+    format: str = "auto",
+    model: str | None = None,
+    mmproj: str | None = None,
+    assume_cold: bool = False,
+    assume_append_only: bool = False,
+    input_tokens: str | None = None,
+    task_key: str | None = None,
+    initial_screenshot: str | None = None,
+) -> None:
+    """Turn a log that you have into a trace, with what had to be assumed in its first line."""
+    from experiment import import_trace as importing
+    from experiment.importers.base import Options
+    from experiment.importers.model_counter import open_counter
+
+    with _user_errors(), RichProgress() as progress, ExitStack() as stack:
+        options = Options(
+            assume_cold=assume_cold,
+            assume_append_only=assume_append_only,
+            input_tokens=None
+            if input_tokens is None
+            else _choice("input-tokens", input_tokens, INPUT_TOKENS),
+            task_key=None if task_key is None else str(_value("task-key", task_key)),
+            initial_screenshot=None
+            if initial_screenshot is None
+            else Path(str(_value("initial-screenshot", initial_screenshot))),
+        )
+        counter = None
+        if model is not None:
+            settings = _settings(model=model, mmproj=mmproj)
+            counter = stack.enter_context(open_counter(settings, progress))
+        elif mmproj is not None:
+            raise SettingsError("goes with --model", where="--mmproj")
+        made = importing.import_trace(
+            Path(str(_value("from", from_))),
+            Path(str(_value("to", to))),
+            options,
+            progress,
+            format=format,
+            counter=counter,
+        )
+        progress.say(f"{made.format}: {made.seen}")
+        for kind, sentences in (("assumed", made.log.assumptions), ("note", made.log.warnings)):
+            for sentence in sentences:
+                progress.say(f"{kind}: {sentence}")
+        for reason, number in made.log.dropped.items():
+            progress.say(f"left out: {number:,} ({reason})")
 
 
 @task(
     name="compare",
+    iterable=["run"],
     help={
-        "run": "name or folder of a run (default: the newest)",
+        "run": "name or folder of a run (default: the newest); several are set side by side, each "
+        "against the first",
         "format": "table, json, csv or md",
         "structure": "what the graphs did in place of how long they took",
     },
 )
 def compare_(
-    c: Context, run: str | None = None, format: str = "table", structure: bool = False
+    c: Context,
+    run: Sequence[str] | None = None,
+    format: str = "table",
+    structure: bool = False,
 ) -> None:
-    """Print what a run measured, from its database alone."""
+    """Print what a run measured, from its database alone, or how several differ."""
     with _user_errors():
         form = _form(format, tables.FORMATS)
-        wanted = None if run is None else str(_value("run", run))
-        folder = compare.find_run(_settings().results_dir, wanted)
-        if structure:
-            print(structures.render(structures.load(folder), form), end="")
+        folders = _folders(run or [])
+        if len(folders) > 1:
+            from experiment import compare_runs, compare_runs_tables
+
+            if structure:
+                raise SettingsError("takes one run, not several", where="--structure")
+            print(compare_runs_tables.render(compare_runs.load(folders), form), end="")
+        elif structure:
+            print(structures.render(structures.load(folders[0]), form), end="")
         else:
-            print(tables.render(compare.load(folder), form), end="")
+            print(tables.render(compare.load(folders[0]), form), end="")
+
+
+@task(
+    help={
+        "run": "name or folder of a run (default: the newest)",
+        "format": "html, a file that opens from the disk, or md, printed",
+        "to": "the HTML file (default: report.html in the run's folder)",
+    }
+)
+def report(c: Context, run: str | None = None, format: str = "html", to: str | None = None) -> None:
+    """Make a run's report: the answer, plots with their tables and queries, where it was made."""
+    from experiment import report as reporting
+
+    with _user_errors():
+        form = _form(format, ("html", "md"))
+        folder = _folder(run)
+        if form == "md":
+            if to is not None:
+                raise SettingsError("is for --format=html; the text is printed", where="--to")
+            print(reporting.render_md(folder), end="")
+        else:
+            target = None if to is None else Path(str(_value("to", to)))
+            print(reporting.write(folder, target))
+
+
+@task(
+    help={
+        "run": "name or folder of a run (default: the newest)",
+        "format": "parquet, csv, jsonl, with commas between (default: all three)",
+        "to": "folder for the files (default: export in the run's folder)",
+    }
+)
+def export(
+    c: Context,
+    run: str | None = None,
+    format: str = "parquet,csv,jsonl",
+    to: str | None = None,
+) -> None:
+    """Write a run's tables as Parquet and CSV, and its steps as JSON Lines."""
+    from experiment import export as exporting
+
+    with _user_errors():
+        folder = _folder(run)
+        target = folder / "export" if to is None else Path(str(_value("to", to)))
+        for path in exporting.export(folder, target, format.split(",")):
+            print(path)
+
+
+@task(
+    help={
+        "run": "name or folder of a run (default: the newest)",
+        "with-image": "put the image in that the run was made with",
+        "with-host-name": "leave the machine's name in (it is taken out otherwise)",
+        "to": "the archive (default: NAME.tar.gz beside the runs)",
+    }
+)
+def handoff(
+    c: Context,
+    run: str | None = None,
+    with_image: bool = False,
+    with_host_name: bool = False,
+    to: str | None = None,
+) -> None:
+    """Pack a run with all that a reviewer needs to check it and to run it again."""
+    from experiment import handoff as packing
+    from experiment.docker_client import connect
+
+    with _user_errors(), RichProgress() as progress:
+        settings = _settings()
+        progress.say(
+            str(
+                packing.pack(
+                    _folder(run),
+                    settings,
+                    progress,
+                    with_image=with_image,
+                    with_host_name=with_host_name,
+                    to=None if to is None else Path(str(_value("to", to))),
+                    connection=connect() if with_image else None,
+                )
+            )
+        )
+
+
+@task(
+    positional=["file"],
+    help={
+        "file": "the archive that `handoff` made",
+        "rerun": "replay its trace here, with its code and model, and judge each claim",
+        "quick": "with --rerun: a few of the steps, in minutes",
+        "engine": SHARED["engine"],
+        "model": "the model file, where the run had one of its own",
+        "mmproj": SHARED["mmproj"],
+    }
+    | FORCE,
+)
+def verify(
+    c: Context,
+    file: str,
+    rerun: bool = False,
+    quick: bool = False,
+    engine: str | None = None,
+    model: str | None = None,
+    mmproj: str | None = None,
+    force: bool = False,
+) -> None:
+    """Check a handoff archive: every file, every number, every claim; with --rerun, here again."""
+    from experiment import rerun as again
+    from experiment import rerun_tables
+    from experiment import verify as verifying
+
+    with _user_errors():
+        if quick and not rerun:
+            raise SettingsError("goes with --rerun", where="--quick")
+        settings = _settings(engine=engine, model=model, mmproj=mmproj)
+        archive = Path(str(_value("file", file)))
+        if not archive.is_file():
+            raise ArchiveError("there is no such file", where=str(archive))
+        with verifying.unpacked(archive, settings.cache_dir) as work, RichProgress() as progress:
+            checks_made = verifying.verify(archive, work, progress)
+            progress.finish()
+            for check in checks_made:
+                print(f"{'ok    ' if check.ok else 'FAILED'}  {check.name}: {check.detail}")
+            if not all(check.ok for check in checks_made):
+                raise Exit(code=1)
+            if rerun:
+                with alone(f"verify of {archive.name}", force=force):
+                    made = again.rerun(verifying.top(work), settings, progress, quick=quick)
+                print(rerun_tables.render(made), end="")
+                raise Exit(code=0 if made.holds else 1)
 
 
 @task(
@@ -387,6 +630,7 @@ def lint(c: Context) -> None:
         "(default: all but six-steps; for another model than nano six-steps alone)",
         "format": "table or md",
     }
+    | FORCE
 )
 def bench(
     c: Context,
@@ -397,12 +641,13 @@ def bench(
     mmproj: str | None = None,
     only: str | None = None,
     format: str = "table",
+    force: bool = False,
 ) -> None:
     """Measure what the tool itself costs, each figure against its target."""
     from experiment import bench as benchmark
     from experiment import bench_tables
 
-    with _user_errors(), RichProgress() as progress:
+    with _user_errors(), alone("bench", force=force), RichProgress() as progress:
         form = _form(format, bench_tables.FORMATS)
         settings = _settings(engine=engine, pin=pin, source=source, model=model, mmproj=mmproj)
         asked = None if only is None else str(_value("only", only))
@@ -423,5 +668,25 @@ def clean(c: Context, results: bool = False) -> None:
 
 
 namespace = Collection(
-    build, run, sweep, compare_, model, doctor, test, lint, bench, reproduce, clean
+    build,
+    run,
+    sweep,
+    compare_,
+    import_trace_,
+    report,
+    export,
+    handoff,
+    verify,
+    model,
+    doctor,
+    test,
+    lint,
+    bench,
+    reproduce,
+    clean,
 )
+
+if __name__ == "__main__":
+    from experiment.program import Program
+
+    Program(namespace).run()

@@ -14,11 +14,14 @@ chunk's does (``L + new / 2`` against ``L + chunk / 2``).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from experiment.errors import CalibrationError
-from experiment.records import CalibrationRow
+from experiment.recorded import StepKey
+from experiment.records import CalibrationRow, Measurement
+from experiment.trace import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +88,47 @@ class Calibration:
         low, high = self.depths[right - 1], self.depths[right]
         share = (depth - low) / (high - low)
         return (1 - share) * self.token_s[right - 1] + share * self.token_s[right]
+
+
+def estimates(
+    steps: Iterable[Step],
+    content: Mapping[StepKey, tuple[int, float]],
+    rows: Sequence[CalibrationRow],
+    chunk: int,
+    made_at: datetime,
+) -> Iterator[Measurement]:
+    """The arithmetic variant of each step: new tokens by calibration, plus image encoding.
+
+    Steps without a valid measurement, or deeper than what is calibrated, get none.
+
+    Args:
+        steps: of the trace.
+        content: per step what was really decoded: new tokens, and the median ``encode_ms``.
+        rows: the calibration; without any there are no estimates.
+        chunk: tokens of the chunk that the throughput is taken of.
+        made_at: when the estimates are made.
+
+    Raises:
+        CalibrationError: the rows are no calibration with this chunk.
+    """
+    if not rows:
+        return
+    calibration = Calibration.from_rows(rows, chunk)
+    for step in steps:
+        key = (step.task_id, step.step)
+        if key not in content or not calibration.covers(step.depth):
+            continue
+        new, encode_ms = content[key]
+        yield Measurement(
+            task_id=step.task_id,
+            step=step.step,
+            variant="arithmetic",
+            round=0,
+            depth=step.depth,
+            status="ok",
+            started_at=made_at,
+            prompt_n=new,
+            prompt_ms=calibration.estimate_lm_ms(new, step.depth) + encode_ms,
+            install_ms=0.0,
+            encode_ms=encode_ms,
+        )

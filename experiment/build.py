@@ -28,7 +28,7 @@ from experiment.source import Stamp, obtain, read_stamp
 from experiment.toolchain import Toolchain, find_toolchain, jobs
 from experiment.trees import locked, read_json, write_json
 
-Kind = Literal["release", "checked", "portable"]
+Kind = Literal["release", "checked", "sanitized", "portable"]
 
 SCHEMA_VERSION = 1
 RECORD = "build.json"
@@ -49,6 +49,7 @@ COMMON_FLAGS = (
     "-DLLAMA_BUILD_UI=OFF",
     "-DLLAMA_USE_PREBUILT_UI=OFF",
 )
+SANITIZERS = "-g1 -fsanitize=address,undefined -fno-omit-frame-pointer"
 KIND_FLAGS: dict[Kind, tuple[str, ...]] = {
     "release": (),
     # Not RelWithDebInfo or Debug: CMake defines NDEBUG for the former, and the latter does not
@@ -57,6 +58,13 @@ KIND_FLAGS: dict[Kind, tuple[str, ...]] = {
         "-DCMAKE_C_FLAGS_RELEASE=-O1",
         "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -D_GLIBCXX_ASSERTIONS",
         "-DEXPERIMENT_GGML_OPTIMISATION=-O3",
+    ),
+    # The checked build once more, for hostile input: what is read or written out of bounds, used
+    # after it was freed, or undefined, is printed to the server's log.
+    "sanitized": (
+        f"-DCMAKE_C_FLAGS_RELEASE=-O1 {SANITIZERS}",
+        f"-DCMAKE_CXX_FLAGS_RELEASE=-O1 -D_GLIBCXX_ASSERTIONS {SANITIZERS}",
+        "-DEXPERIMENT_GGML_OPTIMISATION=-O2",
     ),
     # Runs on any processor of the architecture and takes the best code for the one it finds: the
     # CPU backend is compiled once for each generation, and one is loaded at start. The libraries
@@ -336,7 +344,7 @@ def _compile(
     counts = assertions(folder)
     checked = counts["with_ndebug"] == 0
     checked &= counts["cxx_with_glibcxx_assertions"] == counts["cxx_commands"]
-    if kind == "checked" and not checked:
+    if kind in ("checked", "sanitized") and not checked:
         raise BuildError(
             f"the checked build has assertions switched off: {counts}",
             hint="take -DNDEBUG out of CFLAGS and CXXFLAGS",

@@ -16,19 +16,20 @@ _LINTERS = (
 
 # Marker expressions, cheapest first.
 _PARTS = (
-    "not compiler and not engine and not container",
+    "not compiler and not browser and not engine and not container",
     "compiler and not engine and not container",
+    "browser",
     "engine",
     "container",
 )
 
 
 def run_tests(*, unit_only: bool, select: str | None) -> int:
-    """Run pytest by what tests need: nothing, a compiler, the server, a container engine.
+    """Run pytest by what tests need: nothing, a compiler, a browser, the server, an engine.
 
     A part starts only after the one before has passed. The fixtures build the server with
-    assertions, the ``nano`` model and the image where they are not there yet. Without a container
-    engine the last part skips itself. Returns the exit code.
+    assertions, the ``nano`` model and the image where they are not there yet. Without a browser or
+    a container engine those parts skip themselves. Returns the exit code.
     """
     chosen = ["-k", select] if select else []
     for part in _PARTS[:1] if unit_only else _PARTS:

@@ -130,7 +130,7 @@ def load(folder_or_database: Path, run_id: str | None = None) -> Comparison:
     """Read a run (the last one started if ``run_id`` is None) from its database, and only that.
 
     Raises:
-        StoreError: there is no database, another process writes it, or it holds no such run.
+        StoreError: there is no database, or it holds no such run.
     """
     with read(folder_or_database, run_id) as reader:
         return _load(reader)

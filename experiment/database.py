@@ -18,11 +18,19 @@ SCHEMA_VERSION = 2
 STORAGE_VERSION = "v1.4.0"
 
 
+_IN_USE = ("onflicting lock", "same database file", "file handle conflict")
+
+
+class DatabaseInUse(StoreError):
+    """Another connection writes the database."""
+
+
 def connect(database: Path, *, read_only: bool) -> duckdb.DuckDBPyConnection:
     """Open ``database``; a writable connection makes the file if there is none.
 
     Raises:
-        StoreError: it is not a DuckDB file, cannot be read, or another connection holds it.
+        DatabaseInUse: another connection holds it.
+        StoreError: it is not a DuckDB file, or cannot be read.
     """
     config: dict[str, str | bool | int | float | list[str]] = {}
     if not read_only:
@@ -36,10 +44,10 @@ def connect(database: Path, *, read_only: bool) -> duckdb.DuckDBPyConnection:
 def explain(error: duckdb.Error, database: Path) -> StoreError:
     """Put what DuckDB says into a sentence that names the file and the next step."""
     text = str(error).strip().splitlines()[0]
-    if "onflicting lock" in text or "same database file" in text:
+    if any(words in text for words in _IN_USE):
         holder = re.search(r"\(PID (\d+)\)", text)
         who = f"process {holder[1]}" if holder else "another connection of this process"
-        return StoreError(
+        return DatabaseInUse(
             f"the database is in use by {who}",
             where=str(database),
             hint="DuckDB admits one writer and no reader beside it: wait until that run has ended",

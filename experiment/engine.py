@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from docker.types import Mount
 
-from experiment import build, models
+from experiment import build, models, repository
 from experiment.build import Build
 from experiment.container import (
     CACHE,
@@ -109,11 +111,15 @@ class NativeEngine:
 
 @dataclass(frozen=True)
 class DockerEngine:
-    """A container of the image, on whatever engine answers; inside it a `NativeEngine` works."""
+    """A container of the image, on whatever engine answers; inside it a `NativeEngine` works.
+
+    ``image`` is one that is there already; otherwise it is built from this checkout.
+    """
 
     connection: Connection
     reason: str
     name: str = "docker"
+    image: Image | None = None
 
     def build(self, settings: Settings, progress: Progress) -> str:
         """Build the image."""
@@ -126,9 +132,15 @@ class DockerEngine:
         path = trace.path.resolve()
         command = ["run", f"--trace={TRACE}/{path.name}", *self._model(settings, image)]
         mounts = [bind(path.parent, TRACE, read_only=True), *self._mounts(settings)]
-        folder = run_inside(self.connection, image, settings, command, mounts, label=name)
-        if folder is None:
-            raise EngineError("the container did not say where its results are")
+        with tempfile.TemporaryDirectory(prefix="run-") as state:
+            # Inside there is no checkout to look at, and this one may change while the run goes on.
+            if self.image is None:
+                repository.record(Path(state))
+            folder = run_inside(self.connection, image, settings, command, mounts, label=name)
+            if folder is None:
+                raise EngineError("the container did not say where its results are")
+            for record in Path(state).iterdir():
+                shutil.copyfile(record, settings.results_dir / folder / record.name)
         return settings.results_dir / folder
 
     def resume(self, settings: Settings, folder: Path, progress: Progress) -> Path:
@@ -147,6 +159,8 @@ class DockerEngine:
         return folder
 
     def _image(self, settings: Settings, progress: Progress) -> Image:
+        if self.image is not None:
+            return self.image
         return build_image(self.connection, settings, load_series(PATCHES), progress)
 
     def _model(self, settings: Settings, image: Image) -> list[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 from experiment.asking import Asker
 from experiment.errors import PrefixError, RequestRefused, TraceError
 from experiment.judge import Judge
+from experiment.measure import Counted, counted_experts
 from experiment.progress import Progress
 from experiment.recorded import StepKey
-from experiment.records import ExpertRow, Fill
+from experiment.records import Fill
 from experiment.schedule import can_restore
 from experiment.settings import ScheduleSettings
 from experiment.store import Store
@@ -20,8 +20,7 @@ from experiment.trace import Step
 PASSED = "experts"
 """Kind of the event that ends the pass; with it there is nothing left to count."""
 
-_Counted = Literal["fake", "restored"]
-_VARIANTS: tuple[_Counted, ...] = ("fake", "restored")
+_VARIANTS: tuple[Counted, ...] = ("fake", "restored")
 
 
 def chosen_steps(
@@ -66,7 +65,7 @@ class ExpertPass:
         Raises:
             ServerError: no answer; what was counted is kept.
         """
-        todo: list[tuple[Step, _Counted]] = [
+        todo: list[tuple[Step, Counted]] = [
             (step, variant) for step in steps for variant in _VARIANTS
         ]
         there = self.store.expert_steps()
@@ -82,33 +81,20 @@ class ExpertPass:
         self.store.add_event(PASSED, summary)
         progress.finish(summary)
 
-    def _count(self, step: Step, variant: _Counted) -> bool:
+    def _count(self, step: Step, variant: Counted) -> bool:
         """Count one step; False if there is nothing to count in any."""
         try:
             timings = self.asker.ask_experts(step, variant).reply.timings
         except (PrefixError, RequestRefused, TraceError) as error:
             self._tell("refused", error.what, step, variant)
             return True
-        counts: Any = timings.get("experts")
-        if counts == []:
+        if timings.get("experts") == []:
             return False
-        problem = self.judge.problem(step, variant, timings) or _problem(counts, timings)
-        if problem is not None:
-            self._tell("invalid", problem, step, variant)
-            return True
-        self.store.add_experts(
-            ExpertRow(
-                task_id=step.task_id,
-                step=step.step,
-                variant=variant,
-                fake_fill=self.fill if variant == "fake" else "none",
-                ubatch=ubatch,
-                layer=layer,
-                distinct_experts=distinct,
-            )
-            for ubatch, layers in enumerate(counts)
-            for layer, distinct in enumerate(layers)
-        )
+        rows = counted_experts(step, variant, self.fill, timings, self.judge)
+        if isinstance(rows, str):
+            self._tell("invalid", rows, step, variant)
+        else:
+            self.store.add_experts(rows)
         return True
 
     def _tell(self, kind: str, message: str, step: Step, variant: str) -> None:
@@ -119,14 +105,3 @@ class ExpertPass:
             step=step.step,
             variant=variant,
         )
-
-
-def _problem(counts: Any, timings: dict[str, Any]) -> str | None:
-    ubatches = len(timings["prefix"]["ubatches"])  # which the judge has seen
-    if not isinstance(counts, list) or len(counts) != ubatches:
-        return f"the server did not report experts for each of {ubatches} ubatches"
-    if not all(isinstance(layers, list) and layers for layers in counts):
-        return "an ubatch has no layers with experts"
-    if not all(type(value) is int and value >= 0 for layers in counts for value in layers):
-        return "a layer's number of distinct experts is no whole number"
-    return None

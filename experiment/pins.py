@@ -55,6 +55,11 @@ class GitPin(_Pin):
     url: str
     commit: _Commit
 
+    @property
+    def filename(self) -> str:
+        """Name of the file that keeps the commit's objects."""
+        return f"llama.cpp-{self.commit}.pack"
+
 
 class LocalPin(_Pin):
     """A checkout that the user names; its commit is recorded, not prescribed."""

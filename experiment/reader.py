@@ -2,12 +2,14 @@
 
 The views are made anew from ``schemas/results.sql``, so that a database which an older program
 wrote is read by today's; those that several queries need are worked out once, as tables. All of
-it lives in the connection: the file is opened read-only and stays as it is.
+it lives in the connection: the file is opened read-only and stays as it is. While a run writes it,
+a copy is read.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ from typing import TypeVar
 
 import duckdb
 
-from experiment.database import DATABASE, SCHEMA, connect, explain, find_run_id
+from experiment.database import DATABASE, SCHEMA, DatabaseInUse, connect, explain, find_run_id
 from experiment.errors import StoreError
 from experiment.intervals import median_ranks
 
@@ -29,6 +31,9 @@ SHARED_VIEWS = frozenset({"step_variant", "pair", "step_comparison", "stability_
 
 FEW_SIZES = 32
 """Up to so many different sizes of samples, quantiles are quicker than sorted lists (measured)."""
+
+_COPIES = 5
+"""How often a copy is tried; a writer folds its log into the file once in many measurements."""
 
 Row = TypeVar("Row")
 
@@ -95,11 +100,11 @@ class Reader:
 
 @contextmanager
 def read(folder_or_database: Path, run_id: str | None = None) -> Iterator[Reader]:
-    """Open a run (the last one started if ``run_id`` is None).
+    """Open a run (the last one started if ``run_id`` is None), also while it is being written.
 
     Raises:
-        StoreError: there is no database, another process writes it, or it holds no such run; or
-            a query within the block failed.
+        StoreError: there is no database, or it holds no such run; or a query within the block
+            failed.
     """
     database = folder_or_database / DATABASE if folder_or_database.is_dir() else folder_or_database
     if not database.is_file():
@@ -110,7 +115,7 @@ def read(folder_or_database: Path, run_id: str | None = None) -> Iterator[Reader
         )
     with (
         tempfile.TemporaryDirectory(prefix="compare-") as spill,
-        connect(database, read_only=True) as connection,
+        _open(database, Path(spill)) as connection,
     ):
         found = find_run_id(connection, database, run_id)
         try:
@@ -119,10 +124,45 @@ def read(folder_or_database: Path, run_id: str | None = None) -> Iterator[Reader
             connection.execute(f"SET memory_limit = '{limit_mb}MB'")
             connection.execute("SET temp_directory = $1", [spill])
             connection.execute("SET preserve_insertion_order = false")
+            # A sum's last digits hang on the order, which several threads do not keep. For a
+            # million measurements one thread took no longer than two.
+            connection.execute("SET threads = 1")
             connection.execute(_views())
             yield Reader(connection, database.parent, found)
         except duckdb.Error as error:
             raise explain(error, database) from error
+
+
+def _open(database: Path, work: Path) -> duckdb.DuckDBPyConnection:
+    """The database, or what is committed in it so far, as a copy, where a run is writing it.
+
+    DuckDB admits no reader beside a writer. A copy of file and write-ahead log is what a kill at
+    that moment would have left behind, which is what the next opening recovers from.
+    """
+    try:
+        return connect(database, read_only=True)
+    except DatabaseInUse as busy:
+        for _ in range(_COPIES):
+            if copy := _copied(database, work):
+                return connect(copy, read_only=False)
+        raise busy
+
+
+def _copied(database: Path, work: Path) -> Path | None:
+    """Copy file and log; None if the writer folded the log into the file meanwhile."""
+    copy, log = work / database.name, database.with_name(database.name + ".wal")
+    try:
+        before = database.stat()
+        shutil.copyfile(database, copy)
+        copied_log = work / log.name
+        copied_log.unlink(missing_ok=True)
+        if log.exists():
+            shutil.copyfile(log, copied_log)
+        after = database.stat()
+    except FileNotFoundError:
+        return None
+    same = (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size)
+    return copy if same else None
 
 
 def _views() -> str:

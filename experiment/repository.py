@@ -26,6 +26,11 @@ PATCH = "repository.patch"
 MAX_PATCH_BYTES = 32 << 20
 """A larger difference is a slip (a model in the checkout, say) and is not kept."""
 
+_GIT_PLACES = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"),
+    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_CEILING_DIRECTORIES"),
+)
+
 _HINT = "commit the changes and run again"
 
 
@@ -198,7 +203,8 @@ def _git(
     given: bytes | None = None,
 ) -> bytes | None:
     """What git printed; None where it fails or there is none."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    # Not the places that a hook's environment names; what the caller trusts and configures stays.
+    clean = {key: value for key, value in os.environ.items() if key not in _GIT_PLACES}
     settings = ("-c", "core.autocrlf=false", "-c", "core.quotepath=false")
     try:
         done = subprocess.run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiment.intervals import Interval, difference, noise_floor
+from experiment.intervals import MIN_PAIRS, Interval, difference, noise_floor
 from experiment.layout import NOTHING
 from experiment.rows import Comparison, RunStability
 
@@ -124,6 +124,9 @@ def verdict(ratio: Interval | None, aa: Interval | None) -> str:
         )
     if ratio is None:
         return f"too few for an interval; {noise}."
+    if ratio.n < MIN_PAIRS:
+        few = f"fewer than the {MIN_PAIRS} pairs that a conclusion needs"
+        return f"95 % bootstrap interval {_range(ratio)}, {few}; {noise}."
     away = difference(ratio, floor)
     if away is None:
         follows = "no difference"

@@ -16,12 +16,14 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from experiment.errors import SourceError
 from experiment.pins import COMMIT_DIGITS, GitPin, LocalPin, Pin, SdistPin
 from experiment.progress import Progress
 from experiment.trees import (
     copy_file,
+    files_of,
     fingerprint,
     locked,
     put_in_place,
@@ -86,6 +88,47 @@ def obtain(pin: Pin, cache_dir: Path, progress: Progress, local: Path | None = N
     return tree
 
 
+def packed(pin: Pin, tree: Path, cache_dir: Path, progress: Progress) -> Path:
+    """Return one file that `obtain` can make the tree of the pin from, elsewhere, without network.
+
+    Args:
+        pin: what to pack.
+        tree: what `obtain` returned for it, which is what a local checkout's file is made from.
+        cache_dir: as for `obtain`.
+        progress: as for `obtain`.
+
+    Raises:
+        SourceError: it cannot be had any more.
+    """
+    match pin:
+        case SdistPin():
+            return _sdist(pin, cache_dir, progress)
+        case GitPin():
+            return _git_pack(pin, cache_dir, progress)
+        case LocalPin():
+            return _tar(tree, cache_dir)
+
+
+def _tar(tree: Path, cache_dir: Path) -> Path:
+    """The files of a tree as a tar archive; the same files give the same bytes."""
+    kept = cache_dir / "downloads" / f"{tree.name}.tar"
+    with temporary_sibling(kept) as folder, tarfile.open(folder / kept.name, "w") as tar:
+        for name in files_of(tree, skip=frozenset({STAMP})):
+            path = tree / name
+            entry = tarfile.TarInfo(name)
+            if path.is_symlink():
+                entry.type, entry.linkname = tarfile.SYMTYPE, os.fspath(path.readlink())
+                tar.addfile(entry)
+                continue
+            status = path.stat()
+            entry.size, entry.mode = status.st_size, 0o755 if status.st_mode & 0o100 else 0o644
+            with path.open("rb") as file:
+                tar.addfile(entry, file)
+        tar.close()
+        (folder / kept.name).replace(kept)
+    return kept
+
+
 def read_stamp(tree: Path) -> Stamp:
     """Return what a tree that `obtain` made was made from.
 
@@ -111,7 +154,7 @@ def _plan(
             return stamp, lambda made: _unpack(_sdist(pin, cache_dir, progress), pin, made)
         case GitPin():
             stamp = Stamp(pin.name, pin.commit, pin.commit)
-            return stamp, lambda made: _fetch(pin, made, progress)
+            return stamp, lambda made: _check_out(_git_pack(pin, cache_dir, progress), pin, made)
         case LocalPin():
             if local is None:
                 raise SourceError(
@@ -208,19 +251,46 @@ def _unpack(archive: Path, pin: SdistPin, made: Path) -> None:
         raise SourceError(f"cannot be unpacked: {error}", where=str(archive)) from error
 
 
-def _fetch(pin: GitPin, made: Path, progress: Progress) -> None:
-    """Fetch one commit; git checks that what it gets hashes to the id asked for."""
+def _git_pack(pin: GitPin, cache_dir: Path, progress: Progress) -> Path:
+    """Return the commit's objects as one git pack, fetching them if they are not in the cache."""
+    kept = cache_dir / "downloads" / pin.filename
+    if kept.is_file():
+        return kept
+    with temporary_sibling(kept) as folder:
+        progress.start(f"fetching llama.cpp {pin.commit[:COMMIT_DIGITS]}", None)
+        _git(folder, "init", "--quiet")
+        hint = (
+            "git reads https_proxy, http.sslCAInfo and url.<mirror>.insteadOf; or put "
+            f"{kept.name}, the commit's objects as a git pack, into {kept.parent}"
+        )
+        _git(folder, "fetch", "--quiet", "--depth", "1", pin.url, pin.commit, hint=hint)
+        got = _git(folder, "rev-parse", "FETCH_HEAD").decode().strip()
+        if got != pin.commit:
+            raise SourceError(f"fetched commit {got}, expected {pin.commit}", where=pin.url)
+        # One thread, so that the same objects give the same bytes.
+        objects = _git(folder, "rev-list", "--objects", "--no-object-names", "FETCH_HEAD")
+        packing = ("pack-objects", "--threads=1", "--stdout", "--quiet")
+        (folder / kept.name).write_bytes(_git(folder, *packing, given=objects))
+        (folder / kept.name).replace(kept)
+        progress.finish()
+    return kept
+
+
+def _check_out(pack: Path, pin: GitPin, made: Path) -> None:
+    """Unpack a commit; git names each object by the hash of what the pack really holds.
+
+    So if there is a commit of the pin's name, the tree is the one that the name stands for.
+    """
     made.mkdir()
-    progress.start(f"fetching llama.cpp {pin.commit[:COMMIT_DIGITS]}", None)
     _git(made, "init", "--quiet")
-    hint = "git reads https_proxy, http.sslCAInfo and url.<mirror>.insteadOf"
-    _git(made, "fetch", "--quiet", "--depth", "1", pin.url, pin.commit, hint=hint)
-    got = _git(made, "rev-parse", "FETCH_HEAD").decode().strip()
-    if got != pin.commit:
-        raise SourceError(f"fetched commit {got}, expected {pin.commit}", where=pin.url)
-    _git(made, "-c", "core.autocrlf=false", "checkout", "--quiet", "FETCH_HEAD")
+    hint = f"remove {pack}; it is fetched again"
+    # The commit's parents are not there, and are not looked for.
+    (made / ".git" / "shallow").write_text(f"{pin.commit}\n")
+    with pack.open("rb") as file:
+        _git(made, "index-pack", "--stdin", hint=hint, given=file)
+    _git(made, "config", "core.autocrlf", "false")
+    _git(made, "checkout", "--quiet", pin.commit, hint=hint)
     shutil.rmtree(made / ".git")
-    progress.finish()
 
 
 def _look_at(checkout: Path, pin: LocalPin) -> Stamp:
@@ -247,8 +317,13 @@ def _export(checkout: Path, made: Path) -> None:
             copy_file(file, made / name)
 
 
-def _git(folder: Path, *arguments: str, hint: str | None = None) -> bytes:
-    """Run git in ``folder`` and return what it printed."""
+def _git(
+    folder: Path,
+    *arguments: str,
+    hint: str | None = None,
+    given: bytes | BinaryIO | None = None,
+) -> bytes:
+    """Run git in ``folder`` with ``given`` as its input and return what it printed."""
     # Another repository around the cache, or one named by a hook's environment, is not meant.
     environment = {key: value for key, value in os.environ.items() if key not in _GIT_PLACES}
     environment |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
@@ -257,15 +332,27 @@ def _git(folder: Path, *arguments: str, hint: str | None = None) -> bytes:
         what=f"git {arguments[0]} failed",
         hint=hint,
         environment=environment,
+        given=given,
     )
 
 
 def _run(
-    command: list[str], *, what: str, hint: str | None, environment: dict[str, str] | None = None
+    command: list[str],
+    *,
+    what: str,
+    hint: str | None,
+    environment: dict[str, str] | None = None,
+    given: bytes | BinaryIO | None = None,
 ) -> bytes:
+    content, stream = (given, None) if isinstance(given, bytes) else (None, given)
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=environment
+            command,
+            input=content,
+            stdin=None if content is not None else stream or subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            env=environment,
         )
     except FileNotFoundError as error:
         raise SourceError(f"there is no {command[0]} here", hint=f"install {command[0]}") from error

@@ -118,7 +118,7 @@ def load(folder_or_database: Path, run_id: str | None = None) -> StructureCompar
     """Read a run's structure (that of the last one started if ``run_id`` is None).
 
     Raises:
-        StoreError: there is no database, another process writes it, or it holds no such run.
+        StoreError: there is no database, or it holds no such run.
     """
     with read(folder_or_database, run_id) as reader:
         return _load(reader)

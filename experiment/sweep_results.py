@@ -155,7 +155,7 @@ def load(folder: Path) -> Sweep:
     """Read the sweep in ``folder``.
 
     Raises:
-        StoreError: there is no database, another process writes it, or nothing was measured.
+        StoreError: there is no database, or nothing was measured.
     """
     with read(folder) as reader:
         return _load(reader)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
-from experiment.arithmetic import Calibration
+from experiment.arithmetic import Calibration, estimates
 from experiment.errors import CalibrationError
 from experiment.records import CalibrationRow
+from experiment.trace import Baseline, Step
 
 
 def rows(*pairs: tuple[int, float], chunk: int = 512) -> list[CalibrationRow]:
@@ -78,3 +81,28 @@ def test_a_step_measured_with_its_own_size_does_not_enter_the_estimate() -> None
 def test_rows_that_make_no_calibration(given: list[CalibrationRow], message: str) -> None:
     with pytest.raises(CalibrationError, match=message):
         Calibration.from_rows(given, 512)
+
+
+def _step(number: int, depth: int) -> Step:
+    return Step("t", number, depth, "tokens", None, 20, None, Baseline(), number)
+
+
+def test_estimates_of_a_trace() -> None:
+    at = datetime(2026, 11, 30, tzinfo=UTC)
+    # 1 / 1000 s a token at L = 0, 1 / 500 at 1024, so 1.5 / 1000 between them
+    rows = [CalibrationRow(0, 512, 1000.0), CalibrationRow(1024, 512, 500.0)]
+    steps = [_step(1, 512), _step(2, 0), _step(3, 1025), _step(4, 1024)]
+    content = {("t", 1): (100, 20.0), ("t", 2): (10, 0.0), ("t", 3): (10, 0.0)}
+    made = list(estimates(steps, content, rows, 512, at))
+    # The third is deeper than what is calibrated, the fourth was not measured.
+    assert [(row.step, row.prompt_n, row.encode_ms) for row in made] == [(1, 100, 20.0), (2, 10, 0)]
+    assert [row.prompt_ms for row in made] == pytest.approx([150.0 + 20.0, 10.0])
+    assert {(row.variant, row.round, row.status, row.install_ms) for row in made} == {
+        ("arithmetic", 0, "ok", 0.0)
+    }
+    assert {row.started_at for row in made} == {at}
+
+
+def test_no_estimates_without_calibration() -> None:
+    at = datetime(2026, 11, 30, tzinfo=UTC)
+    assert list(estimates([_step(1, 0)], {("t", 1): (1, 0.0)}, [], 512, at)) == []

@@ -46,6 +46,7 @@ def new_checkout(folder: Path) -> Path:
     (folder / "requirements/run.txt").write_text(f"invoke==1.0 --hash=sha256:{digest}\n")
     (folder / "requirements/build.txt").write_text("# nothing more\n")
     (folder / "requirements/dev.txt").write_text("# nothing more\n")
+    (folder / "tasks.py").write_text("import stub_invoke\n\nstub_invoke.main()\n")
     return folder
 
 
@@ -110,7 +111,7 @@ def test_two_first_calls_at_once_install_once(
 ) -> None:
     checkout, ended = first_calls
     for code, out, err in ended:
-        assert (code, out) == (0, f"{checkout}|--search-root|{checkout}|first\n"), err
+        assert (code, out) == (0, f"{checkout}|first\n"), err
     assert sorted(INSTALLING in err for _, _, err in ended) == [False, True]
 
 
@@ -122,7 +123,7 @@ def test_later_call_installs_nothing_and_keeps_the_callers_directory(
     env = environment(checkout, PIP_FIND_LINKS=str(tmp_path / "nothing"))
     done = call(checkout, "run", "--trace=my trace.jsonl", cwd=tmp_path, env=env)
     assert done.stderr == ""
-    assert done.stdout == f"{tmp_path}|--search-root|{checkout}|run|--trace=my trace.jsonl\n"
+    assert done.stdout == f"{tmp_path}|run|--trace=my trace.jsonl\n"
 
 
 def test_later_call_does_not_need_to_find_python(first_calls: FirstCalls, stubs: Stubs) -> None:

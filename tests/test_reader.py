@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from canned import canned_run, measurement, run_record
 
-from experiment.database import connect
+from experiment.database import DATABASE, connect
 from experiment.errors import StoreError
 from experiment.intervals import median_interval
 from experiment.paths import ROOT
@@ -84,3 +86,51 @@ def test_a_query_that_fails_is_told_with_the_database(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="nothing") as caught, read(tmp_path) as reader:
         reader.connection.execute("SELECT nothing FROM run")
     assert "results.duckdb" in str(caught.value)
+
+
+WRITER = """
+import sys, itertools
+from pathlib import Path
+sys.path.insert(0, "tests")
+from canned import measurement
+from experiment.store import Store
+with Store.open(Path(sys.argv[1])) as store:
+    store._execute("SET checkpoint_threshold = '64KB'")  # folds its log into the file often
+    print("open", flush=True)
+    for number in itertools.count(100):
+        store.record(measurement(number=number))
+        print(number, flush=True)
+"""
+
+
+def test_a_run_is_read_while_it_is_written(tmp_path: Path) -> None:
+    canned_run(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"open\n"
+        seen = []
+        for _ in range(25):
+            committed = int(writer.stdout.readline())
+            with read(tmp_path) as reader:
+                ((rounds, highest),) = reader.connection.execute(
+                    "SELECT count(*), max(round) FROM measurement WHERE round >= 100"
+                ).fetchall()
+            # Everything that was committed before, without a gap.
+            assert highest >= committed
+            assert rounds == highest - 99
+            seen.append(highest)
+        writer.kill()
+    assert seen == sorted(seen)
+    assert {path.name for path in tmp_path.iterdir()} <= {DATABASE, f"{DATABASE}.wal"}
+
+
+def test_a_run_is_read_beside_a_writer_of_the_same_process(tmp_path: Path) -> None:
+    canned_run(tmp_path)
+    with Store.open(tmp_path) as store:
+        store.record(measurement(number=100))
+        with read(tmp_path) as reader:
+            assert reader.connection.execute(
+                "SELECT count(*) FROM measurement WHERE round = 100"
+            ).fetchall() == [(1,)]

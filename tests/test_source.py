@@ -2,11 +2,13 @@
 
 import hashlib
 import io
+import shutil
 import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,8 @@ from experiment import source
 from experiment.errors import SourceError
 from experiment.pins import GitPin, LocalPin, SdistPin
 from experiment.progress import SilentProgress
-from experiment.source import MARKERS, STAMP, Stamp, obtain, read_stamp
-from experiment.trees import files_of
+from experiment.source import MARKERS, STAMP, Stamp, obtain, packed, read_stamp
+from experiment.trees import files_of, same_content
 
 QUIET = SilentProgress()
 COMMIT = "7" * 40
@@ -261,6 +263,60 @@ def test_a_commit_is_fetched_without_its_repository(tmp_path: Path, checkout: Pa
     assert read_stamp(tree) == Stamp("guide", commit, commit)
 
 
+def test_a_commit_is_made_again_from_its_pack_without_network(
+    tmp_path: Path, checkout: Path
+) -> None:
+    git(checkout, "commit", "--quiet", "--allow-empty", "-m", "one that has a parent")
+    commit = git(checkout, "rev-parse", "HEAD")
+    pin = GitPin(name="guide", kind="git", url=checkout.as_uri(), commit=commit)
+    here, there = tmp_path / "here", tmp_path / "there"
+    tree = obtain(pin, here, QUIET)
+    pack = packed(pin, tree, here, QUIET)
+    assert pack.name == f"llama.cpp-{commit}.pack"
+    (there / "downloads").mkdir(parents=True)
+    shutil.copy(pack, there / "downloads")
+    gone = pin.model_copy(update={"url": (tmp_path / "nowhere").as_uri()})
+    again = obtain(gone, there, QUIET)
+    assert files_of(again) == files_of(tree)
+    assert all(same_content(tree / name, again / name) for name in MARKERS)
+    content = pack.read_bytes()
+    pack.unlink()
+    assert packed(pin, tree, here, QUIET).read_bytes() == content
+
+
+def test_a_pack_that_was_altered_or_is_of_another_commit_is_refused(
+    tmp_path: Path, checkout: Path
+) -> None:
+    first = git(checkout, "rev-parse", "HEAD")
+    git(checkout, "commit", "--quiet", "--allow-empty", "-m", "two")
+    second = git(checkout, "rev-parse", "HEAD")
+    pin = GitPin(name="guide", kind="git", url=checkout.as_uri(), commit=second)
+    kept = packed(pin, tmp_path, tmp_path, QUIET)
+    content = kept.read_bytes()
+    kept.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
+    with pytest.raises(SourceError, match="git index-pack failed") as caught:
+        obtain(pin, tmp_path, QUIET)
+    assert f"remove {kept}" in str(caught.value)
+    kept.write_bytes(content)
+    other = pin.model_copy(update={"commit": first})
+    kept.replace(kept.with_name(other.filename))
+    with pytest.raises(SourceError, match="git checkout failed"):
+        obtain(other, tmp_path, QUIET)
+    assert left_in(tmp_path / "source") == [".lock"]
+
+
+def test_a_local_checkout_is_packed_as_its_files(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "tool.sh").write_text("#!/bin/sh\n")
+    (checkout / "tool.sh").chmod(0o755)
+    git(checkout, "add", "tool.sh")
+    tree = obtain(LOCAL, tmp_path, QUIET, checkout)
+    one = packed(LOCAL, tree, tmp_path, QUIET).read_bytes()
+    assert packed(LOCAL, tree, tmp_path, QUIET).read_bytes() == one
+    with tarfile.open(fileobj=io.BytesIO(one)) as tar:
+        found = {member.name: member.mode for member in tar}
+    assert found == dict.fromkeys(MARKERS, 0o644) | {"tool.sh": 0o755}
+
+
 def test_a_commit_that_is_not_there_is_refused(tmp_path: Path, checkout: Path) -> None:
     pin = GitPin(name="guide", kind="git", url=checkout.as_uri(), commit="0" * 40)
     with pytest.raises(SourceError, match="git fetch failed") as caught:
@@ -277,9 +333,9 @@ def test_another_commit_than_the_pins_is_refused(
     pin = GitPin(name="guide", kind="git", url=checkout.as_uri(), commit=first)
     real = source._git
 
-    def fetches_the_newest(folder: Path, *arguments: str, hint: str | None = None) -> bytes:
+    def fetches_the_newest(folder: Path, *arguments: str, **more: Any) -> bytes:
         swapped = ["HEAD" if word == first else word for word in arguments]
-        return real(folder, *swapped, hint=hint)
+        return real(folder, *swapped, **more)
 
     monkeypatch.setattr(source, "_git", fetches_the_newest)
     newest = git(checkout, "rev-parse", "HEAD")

@@ -54,9 +54,10 @@ def test_the_sentences_answer_by_hand(comparison: Comparison) -> None:
         "ms for 100 new tokens at L = 1,000 (n = 3), 220 ±20 ms for 200 new tokens at L = 3,000 "
         "(n = 2); the median step 1.10 ±0.00 ms a new token.",
         "Against the fallback (restored), fake takes 1.0000 times as long: median of 5 pairs, 95 % "
-        "bootstrap interval 0.8000 to 1.1000; the noise floor is 0.0500 (A/A, fake against itself: "
-        "1.0000, 0.9500 to 1.0500, 5 pairs): no difference. Putting the prefix in place costs 12.0 "
-        "±0.0 ms for fake in sum over 2 steps, 11.0 ±0.0 ms for restored over 2 steps.",
+        "bootstrap interval 0.8000 to 1.1000, fewer than the 6 pairs that a conclusion needs; the "
+        "noise floor is 0.0500 (A/A, fake against itself: 1.0000, 0.9500 to 1.0500, 5 pairs). "
+        "Putting the prefix in place costs 12.0 ±0.0 ms for fake in sum over 2 steps, 11.0 ±0.0 ms "
+        "for restored over 2 steps.",
         "Decoding everything anew (full) takes 6.00 times as long as fake in sum over 2 steps; the "
         "median step 7.00 ±3.00 times (full is measured once in some steps, so the sum has no "
         "interval).",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -129,6 +130,7 @@ def test_the_list_reads_well(elsewhere: Elsewhere) -> None:
     listed = re.findall(r"^  (\S+)\s+(\S.*)$", called.out, re.MULTILINE)
     assert dict(listed).keys() == {
         *("build", "run", "sweep", "compare", "model", "doctor"),
+        *("report", "export", "handoff", "verify", "import-trace"),
         *("test", "lint", "bench", "reproduce", "clean"),
     }
     assert all(sentence[0].isupper() for _, sentence in listed)
@@ -147,7 +149,8 @@ def test_the_help_of_a_task_reads_well(elsewhere: Elsewhere) -> None:
 
 def flags(name: str) -> set[str]:
     """The flags of a task, from its own parameters."""
-    return {argument.name.replace("_", "-") for argument in tasks.namespace[name].get_arguments()}
+    names = (argument.name for argument in tasks.namespace[name].get_arguments())
+    return {name.strip("_").replace("_", "-") for name in names}  # `from_` is --from
 
 
 @pytest.mark.parametrize("name", sorted(tasks.namespace.task_names))
@@ -165,12 +168,22 @@ def test_every_task_says_what_it_does_and_what_each_flag_means(name: str) -> Non
 def test_the_flags_that_are_fixed() -> None:
     shared = {"engine", "pin", "source", "model", "mmproj"}
     assert flags("build") == shared | {"jobs", "base-image", "ca-bundle"}
-    assert flags("run") == shared | {"trace", "rounds", "full-rounds", "fake-fill", "resume"}
-    assert flags("sweep") == shared | {
-        *("depths", "new", "time-limit", "rounds", "fake-fill", "show", "format")
+    assert flags("run") == shared | {
+        *("trace", "rounds", "full-rounds", "fake-fill", "resume", "force")
     }
-    assert flags("bench") == shared | {"only", "format"}
+    assert flags("sweep") == shared | {
+        *("depths", "new", "time-limit", "rounds", "fake-fill", "show", "format", "force")
+    }
+    assert flags("bench") == shared | {"only", "format", "force"}
     assert flags("compare") == {"run", "format", "structure"}
+    assert flags("report") == {"run", "format", "to"}
+    assert flags("export") == {"run", "format", "to"}
+    assert flags("handoff") == {"run", "with-image", "with-host-name", "to"}
+    assert flags("verify") == {"file", "rerun", "quick", "engine", "model", "mmproj", "force"}
+    assert flags("import-trace") == {
+        *("from", "to", "format", "model", "mmproj", "assume-cold", "assume-append-only"),
+        *("input-tokens", "task-key", "initial-screenshot"),
+    }
     assert flags("model") == {"shape", "seed", "pin", "source"}
     assert flags("test") == {"unit", "select"}
     assert flags("doctor") == {"engine", "model"}
@@ -448,3 +461,91 @@ def test_clean_keeps_the_results_unless_told(here: Call, elsewhere: Elsewhere) -
     assert called.code == 0
     assert called.out == f"removed {elsewhere.results}\n"
     assert not elsewhere.results.exists()
+
+
+def test_report_is_written_beside_the_run_or_printed(
+    here: Call, elsewhere: Elsewhere, canned: Path
+) -> None:
+    folder = elsewhere.results / canned.name
+    shutil.copytree(canned, folder)
+    called = here("report")
+    assert (called.code, called.out) == (0, f"{folder / 'report.html'}\n")
+    assert "<html" in (folder / "report.html").read_text(encoding="utf-8")
+    called = here("report", "--to=mine.html")
+    assert (called.code, called.out) == (0, "mine.html\n")
+    assert (elsewhere.cwd / "mine.html").read_bytes() == (folder / "report.html").read_bytes()
+    called = here("report", "--format=md")
+    assert called.code == 0
+    assert called.out.count("\n|") > 4
+    called = here("report", "--format=md", "--to=x")
+    assert (called.code, called.out) == (2, "")
+
+
+def test_export_prints_the_files_it_writes(
+    here: Call, elsewhere: Elsewhere, canned: Path
+) -> None:
+    folder = elsewhere.results / canned.name
+    shutil.copytree(canned, folder)
+    called = here("export", "--format=csv,jsonl", "--to=out")
+    assert called.code == 0
+    written = [Path(line) for line in called.out.splitlines()]
+    assert Path("out/measurement.csv") in written
+    assert Path("out/steps.jsonl") in written
+    assert {path.suffix for path in written} == {".csv", ".jsonl"}
+    assert all((elsewhere.cwd / path).is_file() for path in written)
+    called = here("export")
+    assert called.code == 0
+    assert (folder / "export" / "measurement.parquet").is_file()
+    called = here("export", "--format=xlsx")
+    assert called.code == 1
+    assert "xlsx" in called.err
+
+
+def test_several_runs_are_set_side_by_side(
+    here: Call, elsewhere: Elsewhere, canned: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(canned, elsewhere.results / canned.name)
+    other = canned_run(tmp_path / "other")
+    called = here("compare", f"--run={canned.name}", f"--run={other}", "--format=json")
+    assert called.code == 0, called.err
+    assert len(json.loads(called.out)["runs"]) == 2
+    called = here("compare", f"--run={canned.name}", f"--run={other}", "--structure")
+    assert (called.code, called.out) == (2, "")
+    assert "takes one run" in called.err
+
+
+def test_what_cannot_be_handed_on_or_verified_is_told(
+    here: Call, elsewhere: Elsewhere, canned: Path
+) -> None:
+    shutil.copytree(canned, elsewhere.results / canned.name)
+    called = here("handoff")
+    assert called.code == 1
+    assert "hint" in called.err
+    for arguments, code, sentence in (
+        (["verify", "nothing.tar.gz"], 1, "nothing.tar.gz"),
+        (["verify", "nothing.tar.gz", "--quick"], 2, "--quick: goes with --rerun"),
+    ):
+        called = here(*arguments)
+        assert (called.code, called.out) == (code, "")
+        assert sentence in called.err
+
+
+def test_a_log_becomes_a_trace(here: Call, elsewhere: Elsewhere) -> None:
+    (elsewhere.cwd / "log.csv").write_text(
+        "session_id,round_idx,prefix_len,input_len,output_len,tool_wait_after_ms\n"
+        "s,0,0,900,10,5\ns,1,910,40,10,6\n"
+    )
+    called = here("import-trace", "--from=log.csv", "--to=mine.jsonl")
+    assert called.code == 0, called.err
+    rows = [json.loads(line) for line in (elsewhere.cwd / "mine.jsonl").read_text().splitlines()]
+    assert rows[0]["trace"]["from"] == "tracelab"
+    assert [(row["depth"], row["new"]["tokens"]) for row in rows[1:]] == [(0, 900), (910, 40)]
+    for arguments, sentence in (
+        (["--input-tokens=both"], "there is no input-tokens 'both'"),
+        (["--mmproj=x.gguf"], "--mmproj: goes with --model"),
+        (["--format=xlsx"], "xlsx"),
+    ):
+        called = here("import-trace", "--from=log.csv", "--to=other.jsonl", *arguments)
+        assert called.code == 2
+        assert sentence in called.err
+        assert not (elsewhere.cwd / "other.jsonl").exists()

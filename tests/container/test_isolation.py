@@ -162,7 +162,7 @@ def test_runs_as_the_caller(seen: Seen, caller: Caller) -> None:
     assert seen.inside["status"]["Uid"].split() == [str(caller.uid)] * 4
     assert seen.inside["status"]["Gid"].split() == [str(caller.gid)] * 4
     assert set(seen.inside["status"]["Groups"].split()) <= {str(caller.gid)}
-    assert any("invoke" in word for word in seen.inside["command"])
+    assert any("tasks.py" in word for word in seen.inside["command"])
 
 
 def test_no_compiler_and_no_installer_in_the_image(seen: Seen) -> None:

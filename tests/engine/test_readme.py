@@ -55,7 +55,9 @@ def run(command: str, desk: Path) -> str:
         timeout=3000,
         check=False,
     )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    # A rerun judges ratios, which a busy machine may miss: what it must say is tested below.
+    expected = (0, 1) if "--rerun" in command else (0,)
+    assert done.returncode in expected, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
@@ -116,6 +118,23 @@ def test_compare_prints_its_formats(printed: dict[str, str]) -> None:
     assert json.loads(printed["./inv compare --format=json"])["steps"]
     assert printed["./inv compare --format=md"].count("\n|") > 4
     assert printed["./inv compare --format=csv"].startswith("task_id,step,")
+
+
+def test_a_run_is_reported_exported_handed_on_and_verified(
+    printed: dict[str, str], desk: Path
+) -> None:
+    report = Path(printed["./inv report"].strip())
+    assert report.name == "report.html"
+    assert report.stat().st_size > 100_000
+    assert "|" in printed["./inv report --format=md"]
+    assert (desk / "my-export" / "steps.jsonl").is_file()
+    assert (desk / "my-run.tar.gz").is_file()
+    checks = printed["./inv verify my-run.tar.gz"].splitlines()
+    assert len(checks) >= 15
+    assert all(line.startswith("ok ") for line in checks)
+    again = printed["./inv verify my-run.tar.gz --rerun --quick"]
+    exact = re.findall(r"^\w+ .* equal +(\S+)", again, re.MULTILINE)
+    assert exact == ["within"] * 7, again
 
 
 def test_settings_are_listed_as_they_are() -> None:
