@@ -34,6 +34,8 @@ def desk(nano: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my-model.gguf").symlink_to(nano.model)
     (folder / "my-mmproj.gguf").symlink_to(nano.mmproj)
     shutil.copy(ROOT / "data" / "traces" / "smoke.jsonl", folder / "my-trace.jsonl")
+    session = ROOT / "tests" / "importers" / "data" / "claude_code" / "session.jsonl"
+    shutil.copy(session, folder / "my-session.jsonl")
     return folder
 
 
