@@ -135,8 +135,9 @@ def test_a_run_is_reported_exported_handed_on_and_verified(
     assert len(checks) >= 15
     assert all(line.startswith("ok ") for line in checks)
     again = printed["./inv verify my-run.tar.gz --rerun --quick"]
+    # The newest run is the sweep, which has no full: one of the exact claims is not made.
     exact = re.findall(r"^\w+ .* equal +(\S+)", again, re.MULTILINE)
-    assert exact == ["within"] * 7, again
+    assert exact == ["within"] * 6, again
 
 
 def test_settings_are_listed_as_they_are() -> None:
