@@ -481,9 +481,7 @@ def test_report_is_written_beside_the_run_or_printed(
     assert (called.code, called.out) == (2, "")
 
 
-def test_export_prints_the_files_it_writes(
-    here: Call, elsewhere: Elsewhere, canned: Path
-) -> None:
+def test_export_prints_the_files_it_writes(here: Call, elsewhere: Elsewhere, canned: Path) -> None:
     folder = elsewhere.results / canned.name
     shutil.copytree(canned, folder)
     called = here("export", "--format=csv,jsonl", "--to=out")
