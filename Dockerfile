@@ -21,12 +21,17 @@ RUN apt-get update \
 COPY docker/pip-install ca-bundle.cr[t] /ca/
 COPY requirements/run.txt requirements/build.txt /requirements/
 
-# --- venv: the locked requirements, by hash, without what only installing and testing them needs
+# --- venv: the locked requirements, by hash, without what only installing, testing and compiling against them needs, and
+# with the charts' library in place of the package (84 MB) that puts it together
 FROM tools AS venv
 RUN python3 -m venv /opt/venv \
-    && sh /ca/pip-install /opt/venv /requirements/run.txt \
-    && /opt/venv/bin/pip uninstall -q -y pip setuptools \
-    && find /opt/venv/lib -depth -type d -name tests -exec rm -r {} +
+    && sh /ca/pip-install /opt/venv /requirements/run.txt
+COPY experiment/__init__.py experiment/html_page.py /src/experiment/
+RUN cd /src \
+    && /opt/venv/bin/python -c 'from experiment import html_page; print(html_page.make_library(), end="")' >/opt/library.js \
+    && /opt/venv/bin/pip uninstall -q -y vl-convert-python pip setuptools \
+    && find /opt/venv/lib -depth -type d \( -name tests -o -path '*/numpy/f2py' -o -path '*/numpy/*/include' \) -exec rm -r {} + \
+    && find /opt/venv/lib -type f \( -name '*.a' -o -name '*.pyi' \) -delete
 
 # --- compile: the pinned llama.cpp, patched with zero fuzz, for every CPU of the architecture
 FROM tools AS compile
@@ -41,6 +46,7 @@ COPY patches /src/patches
 COPY experiment/__init__.py experiment/build.py experiment/errors.py experiment/host.py experiment/llama_tuning.cmake \
     experiment/ninja_progress.py experiment/patches.py experiment/paths.py experiment/pins.py experiment/progress.py \
     experiment/settings.py experiment/settings_sources.py experiment/source.py experiment/toolchain.py experiment/trees.py \
+    experiment/whole_file.py \
     /src/experiment/
 ARG PIN=sdist
 RUN sh /ca/pip-install --environment \
@@ -56,6 +62,7 @@ COPY patches /opt/app/patches
 COPY schemas /opt/app/schemas
 COPY data /opt/app/data
 COPY experiment /opt/app/experiment
+COPY --from=venv /opt/library.js /opt/app/experiment/templates/library.js
 # Compiled without time stamps, so that the same files give the same bytes.
 RUN /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib /opt/app \
     && useradd --uid 10001 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin experiment \

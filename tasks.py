@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -100,6 +100,11 @@ def _value(flag: str, value: object) -> object:
     return value
 
 
+def _text(flag: str, value: str | None) -> str | None:
+    """The value of a flag that may be left out."""
+    return None if value is None else str(_value(flag, value))
+
+
 def _form(asked: str, known: Sequence[Form]) -> Form:
     """The known form that is asked for."""
     return _choice("format", asked, known)
@@ -117,11 +122,11 @@ def _choice(flag: str, asked: str, known: Sequence[Form]) -> Form:
     )
 
 
-def _choose(settings: Settings) -> Engine:
+def _choose(settings: Settings, say: Callable[[str], None] = print) -> Engine:
     from experiment import engine
 
     chosen = engine.choose(settings)
-    print(f"engine: {chosen.name} ({chosen.reason})")
+    say(f"engine: {chosen.name} ({chosen.reason})")
     return chosen
 
 
@@ -198,10 +203,16 @@ def build(
 
 @task(
     optional=["trace"],
+    iterable=["task"],
     help=SHARED
     | {
         "trace": "replay the default trace (--trace) or a file (--trace=FILE); without it, "
         "a four-step smoke trace",
+        "budget": "longest time, as 30m or 1h30m: a sample of the steps that fits is replayed, "
+        "with the rest extrapolated",
+        "max-depth": "leave out steps deeper than this many tokens",
+        "limit": "replay so many steps at most, the first ones",
+        "task": "replay this task of the trace; may be given several times",
         "rounds": "rounds of fake, control and restored at least",
         "full-rounds": "rounds of full, the whole prompt",
         "fake-fill": "data of a fabricated prefix: tile or zero",
@@ -212,6 +223,10 @@ def build(
 def run(
     c: Context,
     trace: str | None = None,
+    budget: str | None = None,
+    max_depth: str | None = None,
+    limit: str | None = None,
+    task: Sequence[str] | None = None,
     engine: str | None = None,
     pin: str | None = None,
     source: str | None = None,
@@ -239,7 +254,9 @@ def run(
             # A container is not told where on the host a model file of the user's own lies, so that
             # is said again.
             again = () if settings.engine == "native" else ("model", "mmproj")
-            _refuse_with_resume({"trace": trace, **flags}, exempt=again)
+            narrowing = {"budget": budget, "max_depth": max_depth, "limit": limit}
+            asked_for = {"trace": trace, **narrowing, "task": task or None, **flags}
+            _refuse_with_resume(asked_for, exempt=again)
             folder = compare.find_run(settings.results_dir, str(_value("resume", resume)))
             chosen = _choose(settings)
             if chosen.name != "docker":
@@ -247,9 +264,18 @@ def run(
             with alone(f"run --resume={folder.name}", force=force), RichProgress() as progress:
                 folder = chosen.resume(settings, folder, progress)
         else:
+            from experiment.scope import Asked
+
             steps, name = _trace(trace)
+            asked = Asked.parse(
+                steps,
+                _text("max_depth", max_depth),
+                _text("limit", limit),
+                [str(_value("task", one)) for one in task or ()],
+                _text("budget", budget),
+            )
             with alone(f"run of {name}", force=force), RichProgress() as progress:
-                folder = _choose(settings).run(settings, steps, name, progress)
+                folder = _choose(settings).run(settings, steps, name, progress, asked)
         print(tables.render(compare.load(folder), "table"), end="")
         _report(folder)
 
@@ -378,6 +404,56 @@ def import_trace_(
                 progress.say(f"{kind}: {sentence}")
         for reason, number in made.log.dropped.items():
             progress.say(f"left out: {number:,} ({reason})")
+
+
+@task(
+    name="trace-info",
+    positional=["trace"],
+    help={
+        "trace": "the trace, as `import-trace` writes it",
+        "format": "table or json",
+        "html": "write it as a page to this file instead",
+        "estimate": "reckon how long a run takes here, from a probe of the model (--no-estimate)",
+        "engine": SHARED["engine"],
+        "pin": SHARED["pin"],
+        "source": SHARED["source"],
+        "model": SHARED["model"],
+        "mmproj": SHARED["mmproj"],
+    }
+    | FORCE,
+)
+def trace_info_(
+    c: Context,
+    trace: str,
+    format: str = "table",
+    html: str | None = None,
+    estimate: bool = True,
+    engine: str | None = None,
+    pin: str | None = None,
+    source: str | None = None,
+    model: str | None = None,
+    mmproj: str | None = None,
+    force: bool = False,
+) -> None:
+    """Tell what a trace is made of, what is odd in it, and how long a run of it takes here."""
+    from experiment import trace_info, trace_info_page, trace_info_tables
+    from experiment.probe import reckoned
+
+    with _user_errors():
+        form = _form(format, trace_info_tables.FORMATS)
+        target = None if html is None else Path(str(_value("html", html)))
+        steps = load_trace(Path(str(_value("trace", trace))))
+        settings = _settings(engine=engine, pin=pin, source=source, model=model, mmproj=mmproj)
+        if estimate:
+            with alone("trace-info", force=force), RichProgress() as progress:
+                costs, made = reckoned(_choose(settings, progress.say), settings, steps, progress)
+            info = trace_info.look_at(steps, sizes=costs.sizes, context=costs.context)
+        else:
+            info, made = trace_info.look_at(steps), None
+        if target is None:
+            print(trace_info_tables.render(info, form, made), end="")
+        else:
+            print(trace_info_page.write(info, target, made))
 
 
 @task(
@@ -573,13 +649,19 @@ def model(
         print(f"{made.model}\n{made.mmproj}")
 
 
-@task(help={"unit": "only what needs neither a compiler nor the server", "select": "pytest's -k"})
-def test(c: Context, unit: bool = False, select: str | None = None) -> None:
+@task(
+    help={
+        "unit": "only what needs neither a compiler nor the server",
+        "soak": "only what takes hours: 20,000 hostile requests, memory, the unpatched server",
+        "select": "pytest's -k",
+    }
+)
+def test(c: Context, unit: bool = False, soak: bool = False, select: str | None = None) -> None:
     """Run the tests; those of the server use the build with assertions, made if need be."""
     from experiment import checks
 
     with _user_errors():
-        raise Exit(code=checks.run_tests(unit_only=unit, select=select))
+        raise Exit(code=checks.run_tests(unit_only=unit, soak=soak, select=select))
 
 
 @task(help={"engine": SHARED["engine"], "model": SHARED["model"]})
@@ -613,6 +695,17 @@ def reproduce(c: Context, base_image: str | None = None, ca_bundle: str | None =
         print(f"{'same' if first == second else 'DIFFERENT'}  {first}  {name}")
     if any(first != second for first, second in pairs.values()):
         raise Exit(code=1)
+
+
+@task
+def advisories(c: Context) -> None:
+    """Tell known vulnerabilities of the locked packages, as far as pip's index tells any."""
+    from experiment import advisories as examining
+
+    with _user_errors(), RichProgress() as progress:
+        found = examining.examine(progress)
+        print(examining.render(found), end="")
+        raise Exit(code=examining.exit_code(found))
 
 
 @task
@@ -673,6 +766,7 @@ namespace = Collection(
     sweep,
     compare_,
     import_trace_,
+    trace_info_,
     report,
     export,
     handoff,
@@ -683,6 +777,7 @@ namespace = Collection(
     lint,
     bench,
     reproduce,
+    advisories,
     clean,
 )
 

@@ -203,6 +203,78 @@ TRACES = {
 """Tasks of each trace, each with the bounds of the depth it begins at."""
 
 
+SYSTEM_TOKENS = 18_000
+"""A coding agent's system prompt and the definitions of its tools, the same for all its tasks."""
+
+MAX_CONTEXT_TOKENS = 60_000
+"""What it holds before it compacts."""
+
+SUMMARY_TOKENS = (2400, 3200)
+
+TOOLS = {
+    "read": ((700, 4200), (40, 300)),
+    "search": ((250, 1300), (60, 900)),
+    "edit": ((70, 220), (30, 120)),
+    "shell": ((60, 500), (100, 4000)),
+    "test": ((180, 1600), (2000, 38_000)),
+}
+"""Of each tool the bounds of its result, tokens, and of its time, ms."""
+
+
+@dataclass(frozen=True)
+class CodingTask:
+    """A coding agent's task: what it is told, and the tools it calls, one a step."""
+
+    task_id: str
+    text: str
+    calls: tuple[str, ...]
+    answer_tokens: tuple[int, int]
+
+
+FLAKY = CodingTask(
+    "fix-flaky-test",
+    "The test of the scheduler fails about once in twenty runs. Find out why, repair the cause and "
+    "not the test, and run the tests of that folder thirty times to show that it holds.",
+    (
+        *("search", "read", "read", "test", "read", "search", "edit", "test", "edit", "test"),
+        *("shell", "test"),
+    ),
+    answer_tokens=(120, 700),
+)
+
+EXPORT = CodingTask(
+    "add-csv-export",
+    "The reports can only be printed. Add an export of each table as CSV with a flag that names "
+    "the folder, tests for odd texts, and a paragraph in the manual. Keep to the style of the "
+    "modules that are there and change nothing else.",
+    (
+        *("search", "read", "read", "read", "search", "read", "read", "read", "shell", "read"),
+        *("edit", "edit", "test", "read", "edit", "test", "read", "read", "edit", "edit"),
+        *("test", "search", "read", "edit", "test", "edit", "shell", "test"),
+    ),
+    answer_tokens=(150, 1100),
+)
+
+QUESTION = CodingTask(
+    "answer-question",
+    "Where is it decided how long a request may take, and can a user change that without a new "
+    "build? Name the files and lines.",
+    ("search", "read", "search", "read"),
+    answer_tokens=(80, 350),
+)
+
+RENAME = CodingTask(
+    "rename-option",
+    "Rename the option for the number of workers to jobs everywhere, keep the old name working "
+    "with a warning for one release, and say so in the list of changes.",
+    ("search", "read", "edit", "edit", "edit", "test", "edit", "test"),
+    answer_tokens=(80, 400),
+)
+
+CODING = "traces/coding-agent.jsonl"
+CODING_TASKS = (FLAKY, EXPORT, QUESTION, RENAME)
+
+
 def draw(rng: Random, bounds: tuple[int, int]) -> int:
     """A whole number within ``bounds``, from ``Random.random()``, whose numbers never change."""
     low, high = bounds
@@ -213,6 +285,13 @@ def image_tokens(size: tuple[int, int]) -> int:
     """Tokens of a screenshot: both sides rounded to whole 32 pixel squares."""
     columns, rows = (round(side / PIXELS_PER_IMAGE_TOKEN_SIDE) for side in size)
     return columns * rows
+
+
+def _row(
+    task_id: str, step: int, depth: int, new: dict[str, object], baseline: dict[str, float]
+) -> dict[str, object]:
+    named = {"task_id": task_id, "step": step, "depth": depth, "depth_unit": "tokens"}
+    return named | {"new": new, "baseline": baseline}
 
 
 def rows_of(task: Task, first_depth: tuple[int, int], rng: Random) -> list[dict[str, object]]:
@@ -240,21 +319,46 @@ def rows_of(task: Task, first_depth: tuple[int, int], rng: Random) -> list[dict[
             "decode_s": round(answer / DECODE_TOKENS_PER_S, 3),
             "exec_s": exec_ms / 1000,
         }
-        rows.append(
-            {
-                "task_id": task.task_id,
-                "step": step,
-                "depth": depth,
-                "depth_unit": "tokens",
-                "new": new,
-                "baseline": baseline,
-            }
-        )
+        rows.append(_row(task.task_id, step, depth, new, baseline))
         held += move.screen
         depth = prompt + answer
         if held > task.most_screenshots:
             depth -= (held - KEPT_SCREENSHOTS) * image_tokens(task.display)
             held = KEPT_SCREENSHOTS
+    return rows
+
+
+def coding_rows_of(task: CodingTask, rng: Random, *, is_first: bool) -> list[dict[str, object]]:
+    """The rows of a coding agent's task: long prefixes, small appends, compaction when it is full.
+
+    Before the first task of a trace nothing is cached, not even the system prompt.
+    """
+    rows: list[dict[str, object]] = []
+    depth = 0 if is_first else SYSTEM_TOKENS
+    told = round(len(task.text.split()) * TOKENS_PER_WORD)
+    new_tokens, new = told, dict[str, object](text=task.text)
+    if is_first:
+        new_tokens = SYSTEM_TOKENS + told
+        new = {"tokens": new_tokens}
+    for step, call in enumerate((*task.calls, None)):
+        answer = draw(rng, task.answer_tokens)
+        exec_ms = draw(rng, TOOLS[call][1]) if call else 0  # of the tool that the answer calls
+        prompt = depth + new_tokens
+        baseline = {
+            "prefill_s": round(prompt / PREFILL_TOKENS_PER_S, 3),
+            "decode_s": round(answer / DECODE_TOKENS_PER_S, 3),
+            "exec_s": exec_ms / 1000,
+        }
+        rows.append(_row(task.task_id, step, depth, new, baseline))
+        if call is None:
+            break
+        new_tokens = draw(rng, TOOLS[call][0])
+        depth = prompt + answer
+        if depth + new_tokens > MAX_CONTEXT_TOKENS:
+            # A summary takes the place of everything but the system prompt.
+            depth = SYSTEM_TOKENS
+            new_tokens += draw(rng, SUMMARY_TOKENS)
+        new = {"tokens": new_tokens}
     return rows
 
 
@@ -264,8 +368,20 @@ def generated() -> dict[str, bytes]:
     for name, tasks in TRACES.items():
         rng = Random(f"{name} {SEED}")
         rows = [row for task, first_depth in tasks for row in rows_of(task, first_depth, rng)]
-        files[name] = "".join(json.dumps(row) + "\n" for row in rows).encode("ascii")
+        files[name] = _lines(rows)
+    rng = Random(f"{CODING} {SEED}")
+    files[CODING] = _lines(
+        [
+            row
+            for task in CODING_TASKS
+            for row in coding_rows_of(task, rng, is_first=task is CODING_TASKS[0])
+        ]
+    )
     return files
+
+
+def _lines(rows: list[dict[str, object]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode("ascii")
 
 
 def main(folder: Path) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from experiment.client import Client, Prompt, Reply
+from experiment.errors import StoreError
 from experiment.judge import FABRICATED
 from experiment.load import Load, LoadMeter, load_between
+from experiment.pauses import PauseMeter
 from experiment.prefix import StepPrompt
 from experiment.records import Fill, Variant
 from experiment.trace import Step
+from experiment.whole_file import write_json
 
 # The field that asks for each variant. `full` names one too, as 0: the server then reports
 # n_kv and encode_ms, which it does not do for a request that names none.
@@ -28,11 +31,15 @@ _PREFIX_FIELD: Mapping[Variant, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The server's reply, the name of its raw file, and what else the machine did meanwhile."""
+    """The server's reply, the name of its raw file, and what else the machine did meanwhile.
+
+    ``paused_s``: seconds of the request in which the machine or the driver stood still.
+    """
 
     reply: Reply
     raw: str
     load: Load
+    paused_s: float = 0.0
 
 
 class Asker:
@@ -44,6 +51,7 @@ class Asker:
         raw: folder for each request's parameters and the response.
         fill: the data that a fabricated prefix is to have.
         meter: samples the machine before and after.
+        pauses: open; tells whether the machine stood still.
     """
 
     def __init__(
@@ -53,12 +61,14 @@ class Asker:
         raw: Path,
         fill: Fill,
         meter: LoadMeter,
+        pauses: PauseMeter,
     ) -> None:
         self._client = client
         self._prompt_of = prompt_of
         self._raw = raw
         self._fill = fill
         self._meter = meter
+        self._pauses = pauses
 
     def ask(self, step: Step, variant: Variant, round: int) -> Answer:
         """Ask for a measurement.
@@ -68,6 +78,7 @@ class Asker:
             TraceError: its screenshot cannot be read any more.
             RequestRefused: the server answers with HTTP 4xx.
             ServerError: it does not answer, or fails.
+            StoreError: the answer cannot be kept.
         """
         return self._ask(step, variant, str(round), {"round": round}, {})
 
@@ -94,14 +105,25 @@ class Asker:
         if variant in FABRICATED:
             parameters["fake_fill"] = self._fill
         prompt = self._prompt_of(step).prompt
+        lost_s = self._pauses.lost_s()
         before = self._meter.sample()
         reply = self._client.complete(prompt, **parameters)
         load = load_between(before, self._meter.sample())
+        paused_s = self._pauses.lost_s() - lost_s
         name = f"{step.line:06d}_{variant}_{suffix}.json"
         head = {"task_id": step.task_id, "step": step.step, "variant": variant, **about}
-        record = {**head, **_kept(prompt, reply)}
-        (self._raw / name).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        return Answer(reply, name, load)
+        record = {**head, **_kept(prompt, reply), "load": asdict(load)}
+        if paused_s:
+            record["paused_s"] = paused_s
+        try:
+            write_json(self._raw / name, record, indent=1)
+        except OSError as error:
+            raise StoreError(
+                f"the answer cannot be kept: {error.strerror}",
+                where=str(self._raw / name),
+                hint="once it can be written, `invoke run --resume NAME` goes on",
+            ) from error
+        return Answer(reply, name, load, paused_s)
 
 
 def _kept(prompt: Prompt, reply: Reply) -> dict[str, Any]:

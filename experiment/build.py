@@ -26,7 +26,8 @@ from experiment.progress import Progress
 from experiment.settings import Settings
 from experiment.source import Stamp, obtain, read_stamp
 from experiment.toolchain import Toolchain, find_toolchain, jobs
-from experiment.trees import locked, read_json, write_json
+from experiment.trees import locked, read_json
+from experiment.whole_file import write_json
 
 Kind = Literal["release", "checked", "sanitized", "portable"]
 

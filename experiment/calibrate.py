@@ -12,6 +12,7 @@ from statistics import median
 
 from experiment.errors import CalibrationError
 from experiment.host import usable_cores
+from experiment.pauses import MAX_REPEATS, PauseMeter
 from experiment.process import spawn, stop
 from experiment.progress import Progress
 from experiment.records import CalibrationRow
@@ -144,9 +145,7 @@ def run_llama_bench(
             *("-t", str(threads), "-b", str(batch), "-ub", str(ubatch)),
             *("-fa", "auto", "-ctk", "f16", "-ctv", "f16", "-o", "json"),
         ]
-        began_s = time.monotonic()
-        text = _run(argv, log)
-        wall_s = time.monotonic() - began_s
+        text, wall_s = _run_unpaused(argv, log, progress)
         for chunk, samples in _samples_tps(text, depth, sizes, repetitions, log).items():
             yield CalibrationRow(depth, chunk, median(samples), samples, wall_s)
     progress.advance(sum(cost))
@@ -158,7 +157,23 @@ def _tokens(depth: int, chunks: Iterable[int], repetitions: int) -> int:
     return depth + sum(chunks) * (repetitions + 1)
 
 
-def _run(argv: Sequence[str], log: Path) -> str:
+def _run_unpaused(argv: Sequence[str], log: Path, progress: Progress) -> tuple[str, float]:
+    """What a process printed and its wall time in seconds; again if the machine stood still."""
+    for _ in range(MAX_REPEATS + 1):
+        began_s = time.monotonic()
+        text, paused_s = _run(argv, log)
+        if not paused_s:
+            return text, time.monotonic() - began_s
+        progress.say(f"the machine stood still for {paused_s:.1f} s: this depth is measured again")
+    raise CalibrationError(
+        f"the machine stood still during each of {MAX_REPEATS + 1} measurements of a depth",
+        where=str(log),
+        hint="`invoke run --resume NAME` goes on",
+    )
+
+
+def _run(argv: Sequence[str], log: Path) -> tuple[str, float]:
+    """What a process printed, and for how many seconds the machine stood still meanwhile."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
         sink.write(("$ " + " ".join(argv) + "\n").encode())
@@ -171,7 +186,9 @@ def _run(argv: Sequence[str], log: Path) -> str:
                 f"llama-bench cannot be started: {error.strerror}", where=argv[0]
             ) from error
         try:
-            out = child.communicate()[0]
+            with PauseMeter() as pauses:  # no thread is there while another process is made
+                out = child.communicate()[0]
+                paused_s = pauses.lost_s()
         finally:
             stop(child)
         sink.write(out)
@@ -184,7 +201,7 @@ def _run(argv: Sequence[str], log: Path) -> str:
         raise CalibrationError(
             f"llama-bench ended with {ending}; {_last_lines(said)}", where=str(log)
         )
-    return text
+    return text, paused_s
 
 
 def _samples_tps(

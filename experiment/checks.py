@@ -16,23 +16,25 @@ _LINTERS = (
 
 # Marker expressions, cheapest first.
 _PARTS = (
-    "not compiler and not browser and not engine and not container",
-    "compiler and not engine and not container",
-    "browser",
-    "engine",
-    "container",
+    "not compiler and not browser and not engine and not container and not soak",
+    "compiler and not engine and not container and not soak",
+    "browser and not soak",
+    "engine and not soak",
+    "container and not soak",
 )
+_SOAK = "soak"
 
 
-def run_tests(*, unit_only: bool, select: str | None) -> int:
+def run_tests(*, unit_only: bool, select: str | None, soak: bool = False) -> int:
     """Run pytest by what tests need: nothing, a compiler, a browser, the server, an engine.
 
     A part starts only after the one before has passed. The fixtures build the server with
     assertions, the ``nano`` model and the image where they are not there yet. Without a browser or
-    a container engine those parts skip themselves. Returns the exit code.
+    a container engine those parts skip themselves. The tests that take hours (``soak``) run alone.
+    Returns the exit code.
     """
     chosen = ["-k", select] if select else []
-    for part in _PARTS[:1] if unit_only else _PARTS:
+    for part in (_SOAK,) if soak else _PARTS[:1] if unit_only else _PARTS:
         if code := _pytest(["-m", part, *chosen]):
             return code
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiment.database import DATABASE
 from experiment.errors import StoreError
@@ -20,8 +21,14 @@ from experiment.rows import (
     TaskRow,
 )
 
+if TYPE_CHECKING:
+    from experiment.extrapolated import Extrapolation
+
 FOLDER_NAME = re.compile(r"\d{4}-\d{2}-\d{2}_\d{2}-\d{2}-\d{2}_.+")
 """``<UTC date_time>_<host>_<name>``: the order of the names is the order of the runs."""
+
+SWEEP_PROBE, TRACE_PROBE = "sweep-probe", "trace-probe"
+"""Names of runs that others begin with: nobody asks for them, so none is the newest."""
 
 STEP_KEY = "run_id, task_id, step"
 
@@ -82,11 +89,19 @@ SELECT
         AS arithmetic_error_pct_low,
     100 * (c.arithmetic_lm_prefill_ms / nullif(t.fake_lm_prefill_ms_low, 0) - 1)
         AS arithmetic_error_pct_high,
-    s.verdict AS stability
+    s.verdict AS stability,
+    e.fake_extrapolated_ms
 FROM step_comparison AS c
 LEFT JOIN step_times AS t USING ({STEP_KEY})
 LEFT JOIN step_ratios AS p USING ({STEP_KEY})
 LEFT JOIN stability AS s USING ({STEP_KEY})
+LEFT JOIN step_estimate AS e USING ({STEP_KEY})
+"""
+
+STEP_ESTIMATE = """
+CREATE OR REPLACE TEMP TABLE step_estimate (
+    run_id VARCHAR, task_id VARCHAR, step INTEGER, fake_extrapolated_ms DOUBLE
+)
 """
 
 
@@ -133,11 +148,17 @@ def load(folder_or_database: Path, run_id: str | None = None) -> Comparison:
         StoreError: there is no database, or it holds no such run.
     """
     with read(folder_or_database, run_id) as reader:
-        return _load(reader)
+        return of(reader)
 
 
-def _load(reader: Reader) -> Comparison:
+def of(reader: Reader) -> Comparison:
+    """Compare the variants of a run that is open; the tables of its intervals stay in it.
+
+    Raises:
+        StoreError: it holds no steps.
+    """
     (run,) = reader.rows(RunRow, "run", key="id")
+    extrapolation = _extrapolation(reader)
     _add_figures(reader)
     steps = reader.rows(StepRow, "step_figures", order="line, task_id, step")
     if not steps:
@@ -161,6 +182,7 @@ def _load(reader: Reader) -> Comparison:
             order="depth_from",
         ),
         tasks=reader.rows(TaskRow, "task_wall", order="task_id, variant"),
+        extrapolation=extrapolation,
         stability=next(iter(reader.rows(RunStability, "run_stability")), None),
         step_stability=reader.rows(
             StepStability,
@@ -168,8 +190,32 @@ def _load(reader: Reader) -> Comparison:
             order="line, task_id, step",
         ),
         rounds=_rounds(reader),
-        notes=tuple(notes(reader, run, steps, overall)),
+        notes=tuple(notes(reader, run, steps, overall, extrapolation)),
     )
+
+
+def _extrapolation(reader: Reader) -> Extrapolation | None:
+    """The totals of a run whose budget left steps out; makes the table ``step_estimate``."""
+    reader.connection.execute(STEP_ESTIMATE)
+    ((has_budget,),) = reader.connection.execute(
+        "SELECT count(*) > 0 FROM step WHERE run_id = ? AND starts_with(left_out, 'budget: ')",
+        [reader.run_id],
+    ).fetchall()
+    if not has_budget:
+        return None
+    # Few runs have a budget, and what fits a model to them takes a while to be imported.
+    from experiment.extrapolated import load as extrapolate
+
+    found = extrapolate(reader)
+    if found is None:
+        return None
+    task_ids, numbers = zip(*found.fake_ms, strict=True) if found.fake_ms else ((), ())
+    reader.connection.execute(
+        "INSERT INTO step_estimate SELECT ?, unnest(?::VARCHAR[]), unnest(?::INTEGER[]), "
+        "unnest(?::DOUBLE[])",
+        [reader.run_id, list(task_ids), list(numbers), list(found.fake_ms.values())],
+    )
+    return found.totals
 
 
 def _add_figures(reader: Reader) -> None:
@@ -211,7 +257,7 @@ def find_run(results_dir: Path, name_or_path: str | Path | None = None) -> Path:
     runs = sorted(path.parent.name for path in results_dir.glob(f"*/{DATABASE}"))
     there = f"there are: {some(runs[::-1])}" if runs else "the first run makes one"
     if name_or_path is None:
-        dated = [name for name in runs if FOLDER_NAME.fullmatch(name)]
+        dated = [name for name in runs if FOLDER_NAME.fullmatch(name) and not _is_probe(name)]
         if not dated:
             raise StoreError("there is no run yet", where=str(results_dir), hint=there)
         return results_dir / dated[-1]
@@ -219,3 +265,7 @@ def find_run(results_dir: Path, name_or_path: str | Path | None = None) -> Path:
         if (folder / DATABASE).is_file():
             return folder
     raise StoreError(f"there is no run {name_or_path}", where=str(results_dir), hint=there)
+
+
+def _is_probe(folder_name: str) -> bool:
+    return folder_name.endswith((f"_{SWEEP_PROBE}", f"_{TRACE_PROBE}"))

@@ -79,7 +79,7 @@ def run_inside(
     caller's user and group, so that what it writes belongs to the caller.
 
     Returns:
-        The name of the results folder that it said it uses, if any.
+        The name of the results folder that it said last that it uses, if any.
 
     Raises:
         ContainerError: it ended with an error, ran out of memory, or was stopped from outside.
@@ -150,8 +150,8 @@ def _follow(stream: Iterator[tuple[bytes | None, bytes | None]]) -> str | None:
         sys.stderr.buffer.write(errors)
         sys.stderr.buffer.flush()
         seen = (seen + errors)[-4096:]
-        if folder is None and (found := _FOLDER.search(seen)):
-            folder = found.group(1).decode()
+        if found := _FOLDER.findall(seen):  # the last: a run with a budget makes a probe's first
+            folder = found[-1].decode()
     return folder
 
 

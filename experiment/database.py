@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from experiment.paths import ROOT
 
 DATABASE = "results.duckdb"
 SCHEMA = ROOT / "schemas" / "results.sql"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 # DuckDB 2 writes its newest format into a new file unless told otherwise, and 1.4 cannot open that.
 STORAGE_VERSION = "v1.4.0"
@@ -51,6 +53,12 @@ def explain(error: duckdb.Error, database: Path) -> StoreError:
             f"the database is in use by {who}",
             where=str(database),
             hint="DuckDB admits one writer and no reader beside it: wait until that run has ended",
+        )
+    if os.strerror(errno.ENOSPC) in text:
+        return StoreError(
+            "there is no space left to write the database",
+            where=str(database),
+            hint="nothing that was recorded is lost: make room, then `invoke run --resume NAME`",
         )
     return StoreError(text, where=str(database))
 

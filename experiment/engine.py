@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Protocol
 
 from docker.types import Mount
 
-from experiment import build, models, repository
+from experiment import build, models, repository, whole_file
 from experiment.build import Build
 from experiment.container import (
     CACHE,
@@ -26,10 +25,13 @@ from experiment.docker_client import Connection, connect
 from experiment.errors import EngineError
 from experiment.host import cgroup_limits
 from experiment.image import Image, build_image
+from experiment.limits import context_of, memory_of
 from experiment.patches import load_series
 from experiment.paths import ROOT
+from experiment.probe import trace_costs
 from experiment.progress import Progress
 from experiment.run import Ingredients, resume, start
+from experiment.scope import ALL, Asked, scope_of
 from experiment.settings import Settings
 from experiment.shapes import SHAPES
 from experiment.store import Store
@@ -56,8 +58,15 @@ class Engine(Protocol):
         """Make everything that a run needs and return a line that says what there is now."""
         ...
 
-    def run(self, settings: Settings, trace: Trace, name: str, progress: Progress) -> Path:
-        """Measure a trace in a new results folder and return that folder."""
+    def run(
+        self,
+        settings: Settings,
+        trace: Trace,
+        name: str,
+        progress: Progress,
+        asked: Asked = ALL,
+    ) -> Path:
+        """Measure a trace, or what is asked of it, in a new results folder; return that folder."""
         ...
 
     def resume(self, settings: Settings, folder: Path, progress: Progress) -> Path:
@@ -81,12 +90,31 @@ class NativeEngine:
         made = self._ingredients(settings, progress)
         return f"{made.build.server} ({made.build.kind}), model {made.model.name}"
 
-    def run(self, settings: Settings, trace: Trace, name: str, progress: Progress) -> Path:
+    def run(
+        self,
+        settings: Settings,
+        trace: Trace,
+        name: str,
+        progress: Progress,
+        asked: Asked = ALL,
+    ) -> Path:
         """See `Engine.run`."""
         check_limits(settings)
         made = self._ingredients(settings, progress)
         image = os.environ.get(IMAGE_VARIABLE)
-        return start(settings, trace, name, self.name, made, progress, image_digest=image)
+        allowed, scope = scope_of(
+            settings,
+            trace,
+            asked,
+            context=context_of(settings, made.model.model),
+            memory_of=lambda steps: memory_of(settings, made.build, made.model, steps, progress),
+            costs_of=lambda steps: trace_costs(self, settings, steps, progress),
+        )
+        for sentence in (*scope.notes, *scope.sentences(len(trace.steps))):
+            progress.say(sentence)
+        return start(
+            allowed, trace, name, self.name, made, progress, scope=scope, image_digest=image
+        )
 
     def resume(
         self,
@@ -126,11 +154,19 @@ class DockerEngine:
         image = self._image(settings, progress)
         return f"image {image.tag} ({image.id[:19]}, {image.size_bytes / 1e6:.0f} MB)"
 
-    def run(self, settings: Settings, trace: Trace, name: str, progress: Progress) -> Path:
-        """See `Engine.run`."""
+    def run(
+        self,
+        settings: Settings,
+        trace: Trace,
+        name: str,
+        progress: Progress,
+        asked: Asked = ALL,
+    ) -> Path:
+        """See `Engine.run`. What fits into a budget is probed and chosen inside."""
         image = self._image(settings, progress)
         path = trace.path.resolve()
         command = ["run", f"--trace={TRACE}/{path.name}", *self._model(settings, image)]
+        command += asked.flags()
         mounts = [bind(path.parent, TRACE, read_only=True), *self._mounts(settings)]
         with tempfile.TemporaryDirectory(prefix="run-") as state:
             # Inside there is no checkout to look at, and this one may change while the run goes on.
@@ -140,7 +176,7 @@ class DockerEngine:
             if folder is None:
                 raise EngineError("the container did not say where its results are")
             for record in Path(state).iterdir():
-                shutil.copyfile(record, settings.results_dir / folder / record.name)
+                whole_file.copy(record, settings.results_dir / folder / record.name)
         return settings.results_dir / folder
 
     def resume(self, settings: Settings, folder: Path, progress: Progress) -> Path:

@@ -38,30 +38,33 @@ WITH unmeasured AS (
         arg_min(status, (place, -round)) AS status,
         arg_min(error, (place, -round)) AS error
     FROM (
-        SELECT *, list_position(['refused', 'invalid', 'failed'], status) AS place
-        FROM measurement WHERE variant = 'fake'
+        SELECT m.*, list_position(['refused', 'invalid', 'failed'], m.status) AS place
+        FROM measurement AS m JOIN step AS s USING ({STEP_KEY})
+        WHERE m.variant = CASE WHEN s.depth = 0 THEN 'full' ELSE 'fake' END
     )
     WHERE place > 0
     GROUP BY run_id, task_id, step
 )
 SELECT
     c.task_id, c.step, c.depth, c.new_tokens,
-    c.fake_prefill_ms / 1000 AS measured_opt_prefill_s,
+    o.prefill_ms / 1000 AS measured_opt_prefill_s,
     t.fake_low / 1000 AS measured_opt_prefill_s_low,
     t.fake_high / 1000 AS measured_opt_prefill_s_high,
-    c.fake_n AS n,
+    coalesce(o.n, 0) AS n,
     c.restored_prefill_ms / 1000 AS restored_prefill_s,
     c.full_prefill_ms / 1000 AS full_prefill_s,
     c.arithmetic_prefill_ms / 1000 AS arithmetic_prefill_s,
     c.fake_install_ms / 1000 AS install_s,
-    c.fake_encode_ms / 1000 AS encode_s,
+    o.encode_ms / 1000 AS encode_s,
     CASE
-        WHEN c.fake_n > 0 THEN 'measured'
+        WHEN o.n > 0 THEN 'measured'
+        WHEN c.left_out IS NOT NULL THEN 'left_out'
         WHEN u.status IN ('refused', 'invalid') THEN u.status
         ELSE 'missing'
     END AS status,
-    CASE WHEN c.fake_n = 0 THEN coalesce(u.error, 'not measured') END AS reason
+    CASE WHEN o.n IS NULL THEN coalesce(c.left_out, u.error, 'not measured') END AS reason
 FROM step_comparison AS c
+LEFT JOIN (FROM step_time WHERE variant = 'fake') AS o USING ({STEP_KEY})
 LEFT JOIN fake_bounds AS t USING ({STEP_KEY})
 LEFT JOIN unmeasured AS u USING ({STEP_KEY})
 ORDER BY c.line, c.task_id, c.step
@@ -78,10 +81,11 @@ def export(folder: Path, to: Path, formats: Sequence[str] = FORMATS) -> tuple[Pa
         formats: ``parquet`` and ``csv``: a file a table of ``schemas/results.sql`` and a view of
             `VIEWS`. ``jsonl``: ``steps.jsonl``, an object a step with times in seconds.
             ``measured_opt_prefill_s`` is the median prefill of only the new tokens behind a
-            fabricated prefix, image encoding included, install left out; its interval is a 95 %
-            bootstrap interval of ``n`` rounds. ``status`` is ``measured``, ``refused``,
-            ``invalid`` or ``missing``, with the reason where there is no figure. A figure that
-            was not measured is null.
+            fabricated prefix, or of the whole prompt where nothing was cached (L = 0), image
+            encoding included, install left out; its interval is a 95 % bootstrap interval of ``n``
+            rounds. ``status`` is ``measured``, ``left_out``, ``refused``, ``invalid`` or
+            ``missing``, with the reason where there is no figure. A figure that was not measured is
+            null.
 
     Raises:
         StoreError: there is no database, another process writes it, or it holds no run.
@@ -139,7 +143,10 @@ def _add_bounds(connection: duckdb.DuckDBPyConnection, database: Path) -> None:
     """Make the table of the steps' intervals."""
     Reader(connection, database.parent, find_run_id(connection, database)).add_bounds(
         "fake_bounds",
-        "(FROM measurement WHERE status = 'ok' AND variant = 'fake')",
+        # At L = 0, where there is no prefix to fabricate, that is what `full` measures.
+        f"(SELECT m.* FROM measurement AS m JOIN step AS s USING ({STEP_KEY}) "
+        "WHERE m.status = 'ok' "
+        "AND m.variant = CASE WHEN s.depth = 0 THEN 'full' ELSE 'fake' END)",
         STEP_KEY,
         {"fake": "prefill_ms"},
     )

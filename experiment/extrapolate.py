@@ -119,7 +119,7 @@ class Times:
             (unit.pixels, unit.encode_ms) for unit in measured if unit.pixels
         )
         self._sampled = np.unique(_strata(measured))
-        self._deepest = max(depth for depth, _ in cells)
+        self._deepest = max(unit.depth for unit in measured)
         self._smallest = min(new for _, new in cells)
         self._largest = max(new for _, new in cells)
         modelled_ms = self.model_ms(units)
@@ -136,6 +136,17 @@ class Times:
         model = self.model
         lm_ms: Floats = model.a_ms + model.b_ms * new + model.c_ms * new * depth
         return lm_ms + self._images.ms_of([unit.pixels for unit in units])
+
+    def estimated_ms(self, units: Sequence[Unit]) -> list[float | None]:
+        """What is said of each of some steps that were not measured; None where nothing can be."""
+        modelled_ms = self.model_ms(units)
+        groups = self._ratios.groups_of(_strata(units), modelled_ms)
+        return [
+            None if unit.pixels and not self._images.pixels else ms
+            for unit, ms in zip(
+                units, self._ratios.estimate(groups, modelled_ms).tolist(), strict=True
+            )
+        ]
 
     def total(self, units: Sequence[Unit]) -> Total:
         """The sum over ``units``: all steps of the trace, or some of them, as those of a task."""
@@ -168,10 +179,13 @@ class Times:
         )
 
     def _cell(self, unit: Unit) -> tuple[int, int]:
-        """Depth and new tokens in the cost model's sense."""
+        """Depth and new tokens in the cost model's sense.
+
+        A token finds before it, in the mean, half of those that are decoded with it: without it the
+        model would have a step without a prefix cost too little.
+        """
         if not self._whole:
-            return unit.depth, unit.new
-        # A token of a whole prompt finds, in the mean, half of the prompt before it.
+            return unit.depth + unit.new // 2, unit.new
         tokens = unit.depth + unit.new
         return tokens // 2, tokens
 
@@ -185,7 +199,8 @@ class Times:
         Where too few were drawn, strata say nothing and the range alone counts. Less depth than any
         that was measured is not beyond it: what depth costs only vanishes there.
         """
-        depth, new = self._columns(units)
+        _, new = self._columns(units)
+        depth = np.array([unit.depth for unit in units])
         pixels = np.array([unit.pixels for unit in units])
         strata = _strata(units)
         unseen = strata == UNDRAWN
@@ -193,7 +208,8 @@ class Times:
             unseen |= ~np.isin(strata, self._sampled)
         beyond: Booleans = (
             unseen
-            | (depth > TOLERANCE * self._deepest)
+            # Of a whole prompt its size tells all.
+            | ((not self._whole) & (depth > TOLERANCE * self._deepest))
             | (new > TOLERANCE * self._largest)
             | (TOLERANCE * new < self._smallest)
             | (pixels > TOLERANCE * max(self._images.pixels, default=0))

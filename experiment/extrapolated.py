@@ -10,6 +10,7 @@ from experiment.errors import StoreError
 from experiment.extrapolate import Times, Total, Unit
 from experiment.narrow import kind_of
 from experiment.reader import Reader
+from experiment.recorded import StepKey
 from experiment.records import VARIANTS
 from experiment.screenshot import Screenshot
 from experiment.step_size import learned
@@ -28,6 +29,10 @@ class Row:
         wall: the same over those with a complete baseline, which ``opt_wall_s`` takes.
         decode_exec_s: decode and exec of their baseline.
         baseline_wall_s: prefill, decode and exec of it.
+        opt_wall_s: prefill of the variant, decode and exec of the baseline; None where no step has
+            a complete baseline, or nothing can be said.
+        opt_wall_s_low: lower end of its 95 % interval; None without one.
+        opt_wall_s_high: upper end.
     """
 
     task_id: str | None
@@ -36,29 +41,12 @@ class Row:
     wall: Total
     decode_exec_s: float
     baseline_wall_s: float
-
-    @property
-    def opt_wall_s(self) -> float | None:
-        """Prefill of the variant, decode and exec of the baseline."""
-        return self._wall_s(self.wall.ms)
-
-    @property
-    def opt_wall_s_low(self) -> float | None:
-        """Lower end of its 95 % interval."""
-        return self._wall_s(self.wall.low_ms)
-
-    @property
-    def opt_wall_s_high(self) -> float | None:
-        """Upper end."""
-        return self._wall_s(self.wall.high_ms)
-
-    def _wall_s(self, prefill_ms: float | None) -> float | None:
-        if prefill_ms is None or not self.wall.steps:
-            return None
-        return prefill_ms / 1000 + self.decode_exec_s
+    opt_wall_s: float | None
+    opt_wall_s_low: float | None
+    opt_wall_s_high: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Extrapolation:
     """What the sample of a run says of all its steps.
 
@@ -76,6 +64,14 @@ class Extrapolation:
 
 
 @dataclass(frozen=True)
+class Extrapolated:
+    """The totals, and what ``fake`` is estimated to take in each step that was not measured, ms."""
+
+    totals: Extrapolation
+    fake_ms: Mapping[StepKey, float]
+
+
+@dataclass(frozen=True)
 class _Known:
     """A step of the run and what is known of it: times of each variant as lm and encode, ms."""
 
@@ -84,10 +80,10 @@ class _Known:
     stratum: int | None
     new_tokens: int | None
     text_tokens: int | None
-    times_ms: Mapping[str, tuple[float | None, float | None]]
+    times_ms: Mapping[str, tuple[float, float]]
 
 
-def load(reader: Reader) -> Extrapolation | None:
+def load(reader: Reader) -> Extrapolated | None:
     """Extrapolate the run; None where no budget left steps out.
 
     Steps that were left out by hand, or that model or machine cannot take, are not in it.
@@ -99,6 +95,7 @@ def load(reader: Reader) -> Extrapolation | None:
     new = _new_tokens(frame)
     rows: list[Row] = []
     refused: dict[str, str] = {}
+    fake_ms: dict[StepKey, float] = {}
     for variant in COUNTED:
         units = [_unit(known, tokens, variant) for known, tokens in zip(frame, new, strict=True)]
         if not any(unit.is_measured for unit in units):
@@ -110,7 +107,22 @@ def load(reader: Reader) -> Extrapolation | None:
             refused[variant] = error.what
             continue
         rows += _rows(frame, units, times, variant)
-    return Extrapolation(tuple(rows), refused, len(all_steps), len(frame))
+        if variant == "fake":
+            fake_ms = _estimates(frame, units, times)
+    totals = Extrapolation(tuple(rows), refused, len(all_steps), len(frame))
+    return Extrapolated(totals, fake_ms)
+
+
+def _estimates(
+    frame: Sequence[_Known], units: Sequence[Unit], times: Times
+) -> dict[StepKey, float]:
+    places = [place for place, unit in enumerate(units) if not unit.is_measured]
+    found = times.estimated_ms([units[place] for place in places])
+    return {
+        (frame[place].step.task_id, frame[place].step.step): ms
+        for place, ms in zip(places, found, strict=True)
+        if ms is not None
+    }
 
 
 def _is_in_frame(known: _Known) -> bool:
@@ -135,14 +147,14 @@ def _new_tokens(frame: Sequence[_Known]) -> list[int]:
 
 def _unit(known: _Known, new: int, variant: str) -> Unit:
     shot = known.step.screenshot
-    lm_ms, encode_ms = known.times_ms[variant]
+    lm_ms, encode_ms = known.times_ms.get(variant, (None, 0.0))
     return Unit(
         known.step.depth,
         new,
         shot.width * shot.height if shot else 0,
         known.stratum,
         lm_ms,
-        encode_ms or 0.0,
+        encode_ms,
     )
 
 
@@ -154,15 +166,25 @@ def _rows(
         by_task.setdefault(known.step.task_id, []).append(place)
     by_task[None] = list(range(len(frame)))
     for task_id, places in by_task.items():
-        with_baseline = [place for place in places if _wall_s(frame[place].step) is not None]
+        steps = [frame[place].step for place in places]
+        with_baseline = [
+            place for place, step in zip(places, steps, strict=True) if _wall_s(step) is not None
+        ]
+        told = [frame[place].step for place in with_baseline]
+        wall = times.total([units[place] for place in with_baseline])
+        decode_exec_s = _sum_s(step.baseline.decode_s for step in told)
+        decode_exec_s += _sum_s(step.baseline.exec_s for step in told)
         yield Row(
             task_id,
             variant,
             times.total([units[place] for place in places]),
-            times.total([units[place] for place in with_baseline]),
-            _sum_s(frame[place].step.baseline.decode_s for place in with_baseline)
-            + _sum_s(frame[place].step.baseline.exec_s for place in with_baseline),
-            _sum_s(_wall_s(frame[place].step) for place in with_baseline),
+            wall,
+            decode_exec_s,
+            _sum_s(map(_wall_s, told)),
+            *(
+                None if ms is None or not told else ms / 1000 + decode_exec_s
+                for ms in (wall.ms, wall.low_ms, wall.high_ms)
+            ),
         )
 
 
@@ -178,17 +200,23 @@ def _sum_s(values: Iterable[float | None]) -> float:
 
 
 def _steps(reader: Reader) -> Iterator[_Known]:
-    times = ", ".join(f"c.{variant}_lm_prefill_ms, c.{variant}_encode_ms" for variant in COUNTED)
+    times: dict[StepKey, dict[str, tuple[float, float]]] = {}
+    for task_id, step, variant, lm_ms, encode_ms in reader.connection.execute(
+        "SELECT task_id, step, variant, lm_prefill_ms, encode_ms FROM step_time "
+        "WHERE run_id = ? AND variant <> 'control'",
+        [reader.run_id],
+    ).fetchall():
+        times.setdefault((task_id, step), {})[variant] = (lm_ms, encode_ms)
     rows: list[tuple[Any, ...]] = reader.connection.execute(
         "SELECT s.task_id, s.step, s.line, s.depth, s.depth_unit, s.new_text, s.new_text_tokens, "
         "s.image_width, s.image_height, s.baseline_prefill_s, s.baseline_decode_s, "
-        f"s.baseline_exec_s, s.left_out, s.stratum, c.new_tokens, {times} "
+        "s.baseline_exec_s, s.left_out, s.stratum, c.new_tokens "
         "FROM step AS s JOIN step_comparison AS c USING (run_id, task_id, step) "
         "WHERE s.run_id = ? ORDER BY s.line, s.task_id, s.step",
         [reader.run_id],
     ).fetchall()
     for task_id, step, line, depth, unit, text, text_tokens, width, height, *rest in rows:
-        prefill_s, decode_s, exec_s, left_out, stratum, new_tokens, *ms = rest
+        prefill_s, decode_s, exec_s, left_out, stratum, new_tokens = rest
         yield _Known(
             Step(
                 task_id,
@@ -206,5 +234,5 @@ def _steps(reader: Reader) -> Iterator[_Known]:
             stratum,
             new_tokens,
             text_tokens,
-            dict(zip(COUNTED, zip(ms[::2], ms[1::2], strict=True), strict=True)),
+            times.get((task_id, step), {}),
         )

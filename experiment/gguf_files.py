@@ -6,6 +6,7 @@ import contextlib
 import math
 import mmap
 import shutil
+import stat
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,14 @@ __all__ = ["Head", "KeyValue", "read_head", "require_disk", "size_text", "write"
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
+_MAX_HEAD_BYTES = 64 << 20
+"""Of what stands before the weights; the vocabulary of Qwen3.5 takes 6 MB."""
+_ENTRY_BYTES = 13
+"""At least, of one metadata entry: the length of its key, the kind of its value, a value."""
+_TENSOR_BYTES = 24
+"""At least, of one tensor in the list: name's length, number of dimensions, kind, offset."""
+_MAX_DIMENSIONS = 4
+"""Of a tensor (``GGML_MAX_DIMS``)."""
 _SCALARS = {
     GGUFValueType.UINT8: struct.Struct("<B"),
     GGUFValueType.INT8: struct.Struct("<b"),
@@ -69,6 +78,9 @@ def read_head(path: Path) -> Head:
         ModelError: not readable, not a GGUF file, cut short, or without an architecture.
     """
     try:
+        # Opening a pipe would wait for somebody to write to it.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ModelError("not a file", where=str(path))
         with path.open("rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:
                 raise ModelError("not a GGUF file: it does not begin with GGUF", where=str(path))
@@ -165,7 +177,7 @@ class _Cursor:
         version = self.number(_U32)
         if version not in _VERSIONS:
             raise ValueError(f"version {version}, known are {_VERSIONS[0]} and {_VERSIONS[1]}")
-        tensor_count, entry_count = self.number(_U64), self.number(_U64)
+        tensor_count, entry_count = self.count(_TENSOR_BYTES), self.count(_ENTRY_BYTES)
         entries: dict[str, KeyValue] = {}
         for _ in range(entry_count):
             key = self.string()
@@ -181,23 +193,40 @@ class _Cursor:
 
     def number(self, kind: struct.Struct) -> Any:
         (value,) = kind.unpack_from(self.data, self.at)
-        self.at += kind.size
+        self.skip(kind.size)
         return value
+
+    def count(self, item_bytes: int) -> int:
+        """A number of items of at least so many bytes, for all of which there is room."""
+        number = int(self.number(_U64))
+        self.require(number * item_bytes)
+        return number
+
+    def skip(self, size_bytes: int) -> None:
+        self.require(size_bytes)
+        self.at += size_bytes
+
+    def require(self, size_bytes: int) -> None:
+        """Without limits, a few bytes that promise much would fill the memory."""
+        if self.at + size_bytes > len(self.data):
+            raise EOFError
+        if self.at + size_bytes > _MAX_HEAD_BYTES:
+            raise ValueError(f"its metadata take more than {_MAX_HEAD_BYTES >> 20} MiB")
 
     def string(self) -> str:
         length = self.number(_U64)
-        raw = self.data[self.at : self.at + length]
-        if len(raw) < length:
-            raise EOFError
-        self.at += length
-        return raw.decode()
+        start = self.at
+        self.skip(length)
+        return self.data[start : self.at].decode()
 
     def entry(self) -> KeyValue:
         kind = GGUFValueType(self.number(_U32))
         if kind is not GGUFValueType.ARRAY:
             return KeyValue(self.value(kind), kind)
         item = GGUFValueType(self.number(_U32))
-        return KeyValue([self.value(item) for _ in range(self.number(_U64))], kind, item)
+        scalar = _SCALARS.get(item)
+        count = self.count(scalar.size if scalar else _U64.size)
+        return KeyValue([self.value(item) for _ in range(count)], kind, item)
 
     def value(self, kind: GGUFValueType) -> Any:
         if kind is GGUFValueType.STRING:
@@ -209,7 +238,10 @@ class _Cursor:
     def tensor_end(self) -> int:
         """Bytes from the start of the weights to the end of the next tensor in the list."""
         self.string()
-        elements = math.prod(int(self.number(_U64)) for _ in range(self.number(_U32)))
+        dimensions = self.number(_U32)
+        if dimensions > _MAX_DIMENSIONS:
+            raise ValueError(f"a tensor of {dimensions:,} dimensions")
+        elements = math.prod(int(self.number(_U64)) for _ in range(dimensions))
         block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(self.number(_U32))]
         return int(self.number(_U64)) + elements // block * block_bytes
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import altair
 import jinja2
-import vl_convert
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 SNIPPET = "window.vegaEmbed = vegaEmbed;"
 """What the library's script does beside defining the library."""
+
+BAKED = TEMPLATES / "library.js"
+"""The library where it was made ahead, as in the image: what makes it takes 84 MB."""
 
 
 def environment() -> jinja2.Environment:
@@ -42,6 +44,13 @@ def script_json(value: Mapping[str, Any]) -> str:
 @lru_cache(maxsize=1)
 def library() -> str:
     """Vega, Vega-Lite and Vega-Embed, of the version that the charts are written for."""
+    return BAKED.read_text(encoding="utf-8") if BAKED.exists() else make_library()
+
+
+def make_library() -> str:
+    """The same, put together anew."""
+    import vl_convert
+
     version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     return vl_convert.javascript_bundle(SNIPPET, vl_version=version)
 

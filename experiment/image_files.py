@@ -1,7 +1,14 @@
-"""Decides whether bytes are a whole, still PNG or JPEG of a size that a step can use."""
+"""Decides whether bytes are a whole, still PNG or JPEG of a size that a step can use.
+
+What is accepted is sent as it is: each kind that the server's decoder (stb_image) makes 8 bits a
+channel of, which takes in grey, palette, transparent and 16-bit PNG, CMYK and progressive JPEG. It
+has to be decoded to the size that is told here, so what that decoder does not know, or shows
+otherwise than a viewer does, is refused.
+"""
 
 from __future__ import annotations
 
+import re
 import struct
 import warnings
 import zlib
@@ -28,6 +35,21 @@ ADAM7 = (
     (0, 1, 1, 2),
 )
 """Passes of an interlaced PNG: first column, first row, column step, row step (8.2)."""
+
+CRITICAL_CHUNKS = frozenset({b"IHDR", b"PLTE", b"IDAT", b"IEND"})
+"""Whoever meets another one whose name begins with a capital cannot read the picture (5.4)."""
+MAX_EXTRA_BYTES = 1 << 16
+"""Pixel data beyond the last row: the server would inflate all of it."""
+
+ORIENTATION = 0x0112
+"""The EXIF tag that says how a viewer has to turn the picture (EXIF 2.32, 4.6.4)."""
+
+JPEG_SIGNATURE = b"\xff\xd8"
+JPEG_FRAMES = frozenset({0xC0, 0xC1, 0xC2})
+"""Kinds of JPEG that the server decodes: baseline, extended, progressive, all Huffman-coded."""
+_MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")
+MAX_SCANS = 100
+"""Passes over a progressive JPEG; encoders make about ten, and each may cost a second."""
 
 INFLATE_BYTES = 1 << 20
 """Pixels are inflated this many bytes at a time, so that a small file cannot fill the memory."""
@@ -67,7 +89,10 @@ def image_size(data: bytes) -> tuple[int, int]:
                 raise UnusableImageError("holds several pictures; a screenshot is one")
             if data.startswith(PNG_SIGNATURE):
                 _check_png(data)
+            else:
+                _check_jpeg(data)
             image.load()
+            _check_upright(image)
             return image.size
     except Image.DecompressionBombError:
         raise UnusableImageError(TOO_MANY_PIXELS) from None
@@ -98,15 +123,23 @@ def _check_png(data: bytes) -> None:
     Pillow decodes a PNG that is cut after its pixels, and fills up one that lacks rows; the
     server's decoder refuses the latter.
     """
-    header = struct.unpack_from(">IIBBBBB", data, len(PNG_SIGNATURE) + 8)
-    missing = _png_pixel_bytes(*header)
+    missing = 0
     pixels = zlib.decompressobj()
-    for kind, body in _chunks(data):
+    for number, (kind, body) in enumerate(_chunks(data)):
+        if (kind == b"IHDR") != (number == 0):
+            raise UnusableImageError("does not begin with a PNG's one header (IHDR)")
+        if kind == b"IHDR":
+            missing = _png_pixel_bytes(*struct.unpack(">IIBBBBB", body))
+        if kind[:1].isupper() and kind not in CRITICAL_CHUNKS:
+            name = kind.decode("ascii", "replace")
+            raise UnusableImageError(f"needs its chunk {name!r}, which no PNG has, to be decoded")
         pending = body if kind == b"IDAT" else b""
-        while pending and missing > 0 and not pixels.eof:
+        while pending and not pixels.eof:
             missing -= len(pixels.decompress(pending, INFLATE_BYTES))
+            if missing < -MAX_EXTRA_BYTES:
+                raise UnusableImageError("holds more pixels than its size has room for")
             pending = pixels.unconsumed_tail
-    if missing > 0:
+    if missing > 0 or not pixels.eof:
         raise UnusableImageError("is cut short: rows of pixels are missing")
 
 
@@ -134,9 +167,11 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _png_pixel_bytes(
-    width: int, height: int, depth: int, colour: int, _method: int, _filter: int, interlace: int
+    width: int, height: int, depth: int, colour: int, method: int, filtering: int, interlace: int
 ) -> int:
     """Bytes that the pixel data of a PNG inflate to: a filter byte and the samples, row by row."""
+    if method or filtering or interlace > 1:
+        raise UnusableImageError("is packed in a way that no PNG is")
     total = 0
     for left, top, right_step, down_step in ADAM7 if interlace else ((0, 0, 1, 1),):
         columns = (width - left + right_step - 1) // right_step
@@ -144,3 +179,39 @@ def _png_pixel_bytes(
         if columns > 0 and rows > 0:
             total += rows * (1 + (columns * PNG_CHANNELS[colour] * depth + 7) // 8)
     return total
+
+
+def _check_jpeg(data: bytes) -> None:
+    """A frame of a kind that the server decodes, and no more scans than a picture needs."""
+    scans = 0
+    for kind in _markers(data):
+        if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC) and kind not in JPEG_FRAMES:
+            raise UnusableImageError("is coded as few JPEGs are: arithmetically, or without loss")
+        scans += kind == 0xDA
+        if scans > MAX_SCANS:
+            raise UnusableImageError(f"is drawn in more than {MAX_SCANS} scans")
+
+
+def _markers(data: bytes) -> Iterator[int]:
+    """The kinds of a JPEG's segments, up to its end or the first thing that is none."""
+    position = len(JPEG_SIGNATURE)
+    # Between segments of coded pixels stand; 0xff in them is followed by 0 or a restart marker.
+    while found := _MARKER.search(data, position):
+        kind = data[found.end() - 1]
+        yield kind
+        if kind == 0xD9 or found.end() + 2 > len(data):
+            return
+        (length,) = struct.unpack_from(">H", data, found.end())
+        position = found.end() + length
+
+
+def _check_upright(image: Image.Image) -> None:
+    try:
+        orientation = image.getexif().get(ORIENTATION, 1)
+    except PILLOW_ERRORS:  # damaged: a viewer turns nothing either
+        return
+    if orientation in range(2, 9):
+        raise UnusableImageError(
+            f"is turned by its EXIF orientation ({orientation}), which the server does not follow: "
+            "save it upright"
+        )

@@ -5,14 +5,16 @@ What makes a row of an answer needs no server, so that answers which were kept c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
 from experiment.asking import Answer, Asker
+from experiment.clock import CLOCK
 from experiment.errors import PrefixError, RequestRefused, TraceError
 from experiment.judge import FABRICATED, Judge, read_ubatches
+from experiment.pauses import MAX_REPEATS
 from experiment.records import ExpertRow, Fill, Measurement, Status, Variant
 from experiment.schedule import Planned
 from experiment.trace import Step
@@ -22,27 +24,52 @@ Counted = Literal["fake", "restored"]
 
 
 class Measurer:
-    """Makes measurements of one server, see `Asker` and `Judge`."""
+    """Makes measurements of one server.
 
-    def __init__(self, asker: Asker, judge: Judge) -> None:
+    Args:
+        asker: makes the requests.
+        judge: has seen the earlier answers.
+        on_pause: told of each request that is made again, with the reason.
+    """
+
+    def __init__(
+        self,
+        asker: Asker,
+        judge: Judge,
+        on_pause: Callable[[Planned, str], None] = lambda _item, _reason: None,
+    ) -> None:
         self._asker = asker
         self._judge = judge
+        self._on_pause = on_pause
 
     def measure(self, item: Planned) -> Measurement:
         """Do what ``item`` plans.
 
         A step that cannot be asked for, or that the server refuses, comes back as ``refused`` with
-        the reason.
+        the reason. What was asked for while the machine stood still says nothing about the step
+        and is asked for again; ``invalid`` if that happens each time.
 
         Raises:
             ServerError: no answer; nothing is known about this measurement.
+            StoreError: the answer cannot be kept.
         """
-        started_at = datetime.now(UTC)
-        try:
-            answer = self._asker.ask(item.step, item.variant, item.round)
-        except (PrefixError, RequestRefused, TraceError) as error:
-            return replace(_blank(item, started_at), error=error.what)
+        for attempt in range(MAX_REPEATS + 1):
+            started_at = CLOCK.now()
+            try:
+                answer = self._asker.ask(item.step, item.variant, item.round)
+            except (PrefixError, RequestRefused, TraceError) as error:
+                return replace(_blank(item, started_at), error=error.what)
+            reason = _pause_problem(item, answer)
+            if reason is None or attempt == MAX_REPEATS:
+                break
+            self._on_pause(item, reason)
         return judged(item, answer, self._judge, started_at)
+
+
+def _pause_problem(item: Planned, answer: Answer) -> str | None:
+    if item.round < 0 or not answer.paused_s:  # nothing is read off a warm-up's time
+        return None
+    return f"the machine or this program stood still for {answer.paused_s:.1f} s meanwhile"
 
 
 def judged(item: Planned, answer: Answer, judge: Judge, started_at: datetime) -> Measurement:
@@ -58,7 +85,7 @@ def judged(item: Planned, answer: Answer, judge: Judge, started_at: datetime) ->
         ServerError: the answer has no timings.
     """
     timings = answer.reply.timings
-    problem = judge.problem(item.step, item.variant, timings)
+    problem = judge.problem(item.step, item.variant, timings) or _pause_problem(item, answer)
     prefix = timings.get("prefix") or {}
     ubatches = read_ubatches(timings)
     status: Status = "warmup" if item.round < 0 else "ok"

@@ -7,7 +7,6 @@ import difflib
 import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from experiment import gguf_files, standin
 from experiment.errors import ModelError
 from experiment.shapes import SHAPES, Shape
+from experiment.whole_file import write_text
 
 if TYPE_CHECKING:
     from experiment.progress import Progress
@@ -160,12 +160,7 @@ def _load_identities(path: Path) -> dict[str, Identity]:
 
 def _save_identities(path: Path, identities: dict[str, Identity]) -> None:
     text = json.dumps({key: asdict(identity) for key, identity in identities.items()}, indent=1)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_text(path, text)
 
 
 @contextlib.contextmanager

@@ -12,8 +12,7 @@ from typing import Literal, get_args
 
 from experiment.errors import SettingsError
 from experiment.recorded import StepKey
-from experiment.session import context_size
-from experiment.step_size import Sizes
+from experiment.step_size import Sizes, context_size
 from experiment.strict_json import shown
 from experiment.trace import Step, Trace
 
@@ -198,13 +197,14 @@ def _beyond(step: Step, sizes: Sizes, context: int | None) -> Reason | None:
     if context is None:
         return None
     new = sizes.of(step)
-    if step.depth + new.likely <= context:
+    # What may fit is tried: the server refuses what does not, and says so.
+    if step.depth + new.low < context:
         return None
-    about = "" if new.is_exact else "about "
+    least = "" if new.is_exact else "at least "
     return Reason(
         "context",
-        f"depth {step.depth:,} and {about}{new.likely:,} new tokens do not fit the {context:,} "
-        f"cells of the model's context",
+        f"depth {step.depth:,}, {least}{new.low:,} new tokens and the one that is generated do not "
+        f"fit the {context:,} cells of the context",
     )
 
 

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from experiment.reader import Reader
-from experiment.records import VARIANTS
+from experiment.records import NOTED, VARIANTS
 from experiment.rows import OverallRow, RunRow, StepRow
 
+if TYPE_CHECKING:
+    from experiment.extrapolated import Extrapolation
+
 MAX_REASONS = 3
+
+MAX_NOTED = 10
+"""Sentences of one kind about the trace; what an importer may write has no such bound."""
+
+WITHOUT_PREFIX = ("full", "arithmetic")
+"""The variants that a step at L = 0 has."""
 
 # Measured with nano on two cores: samples of one depth lie within 16 % of each other, mostly within
 # 6 %; a burst of other work moves single ones by factors.
@@ -16,21 +26,36 @@ UNSTEADY = 1.2
 
 
 def notes(
-    reader: Reader, run: RunRow, steps: Iterable[StepRow], overall: OverallRow
+    reader: Reader,
+    run: RunRow,
+    steps: Iterable[StepRow],
+    overall: OverallRow,
+    extrapolation: Extrapolation | None,
 ) -> Iterable[str]:
     """A sentence for each thing that keeps the figures from covering the whole trace."""
     if run.status != "finished":
         yield f"The run is {run.status}: the figures cover what it had measured until then."
+    yield from _about_the_trace(reader)
+    replayed = [step for step in steps if step.left_out is None]
+    if overall.cold_steps:
+        yield (
+            f"{_count(overall.cold_steps, 'step')} of {overall.steps} had nothing cached (L = 0): "
+            "there the whole prompt is new, and is measured as full, which stands for fake and "
+            "restored in the walls of tasks and in what is extrapolated."
+        )
     for variant in VARIANTS:
-        measured: int = getattr(overall, f"{variant}_steps")
-        if measured == 0:
+        of = [step for step in replayed if variant in WITHOUT_PREFIX or step.depth > 0]
+        without = [_name(step) for step in of if getattr(step, f"{variant}_n") == 0]
+        if of and len(without) == len(of):
             yield f"{variant}: not measured in any step."
-        elif measured < overall.steps:
-            without = [_name(step) for step in steps if getattr(step, f"{variant}_n") == 0]
+        elif without:
             yield (
                 f"{variant}: no valid measurement in {_count(len(without), 'step')} of "
-                f"{overall.steps} ({some(without)})."
+                f"{len(of)} ({some(without)})."
             )
+    if extrapolation is not None:
+        for refused, reason in extrapolation.refused.items():
+            yield f"{refused}: nothing is extrapolated, since {reason}."
     yield from _kept_out(reader)
     differing = [
         _name(step)
@@ -47,12 +72,25 @@ def notes(
     yield from _calibration(reader)
     # What ended the rounds is told as a sentence of its own.
     events = reader.connection.execute(
-        "SELECT kind, count(*) FROM event WHERE run_id = ? AND kind NOT IN ('rounds', 'experts') "
+        "SELECT kind, count(*) FROM event WHERE run_id = ? AND NOT list_contains(?, kind) "
         "GROUP BY kind ORDER BY kind",
-        [reader.run_id],
+        [reader.run_id, ["rounds", "experts", *NOTED]],
     ).fetchall()
     if events:
         yield "Events on the way: " + ", ".join(f"{count} {kind}" for kind, count in events) + "."
+
+
+def _about_the_trace(reader: Reader) -> Iterable[str]:
+    """Where it comes from, what was assumed of it, what a budget lowered, what is left out."""
+    for kind in NOTED:
+        told = reader.connection.execute(
+            "SELECT message FROM event WHERE run_id = ? AND kind = ? ORDER BY happened_at, message",
+            [reader.run_id, kind],
+        ).fetchall()
+        for (message,) in told[:MAX_NOTED]:
+            yield str(message)
+        if len(told) > MAX_NOTED:
+            yield f"{len(told) - MAX_NOTED:,} more events of the kind {kind} are in the database."
 
 
 def _calibration(reader: Reader) -> Iterable[str]:

@@ -25,8 +25,8 @@ from experiment.trees import (
     read_json,
     same_content,
     temporary_sibling,
-    write_json,
 )
+from experiment.whole_file import write_json
 
 STAMP = ".experiment-patches.json"
 HEADER_FIELDS = ("Description", "Origin", "Forwarded")

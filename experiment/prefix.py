@@ -92,7 +92,7 @@ class PrefixBuilder:
 
     @property
     def min_depth(self) -> int:
-        """The smallest L: the chat template's head alone."""
+        """The smallest L of a prefix: the chat template's head alone."""
         return self.head_tokens
 
     def prefix_text(self, depth: int) -> str:
@@ -110,6 +110,7 @@ class PrefixBuilder:
         return text
 
     def _check_depth(self, depth: int) -> None:
+        """Refuse a depth that no prompt has: one within the head, or beyond what is prepared."""
         if depth < self.head_tokens:
             raise PrefixError(
                 f"depth {depth} is too small: the chat template's head alone has "
@@ -121,18 +122,21 @@ class PrefixBuilder:
     def step_prompt(self, step: Step, image: bytes | None) -> StepPrompt:
         """The whole prompt of a step: ``depth`` tokens of prefix, then its image and text.
 
+        With nothing cached the template's head is there all the same: it belongs to what is new.
+
         Raises:
             PrefixError: this step cannot be made to land exactly; the message says why.
         """
         text = self._step_text(step)
         count = self._text_tokens(step, text) if text else 0
+        before = step.depth or self.head_tokens
         if image is not None:
             # The marker cuts the text in two: nothing before it can merge with what follows.
-            joined = f"{self.prefix_text(step.depth)}{self._marker}{text}{self._tail}"
+            joined = f"{self.prefix_text(before)}{self._marker}{text}{self._tail}"
             return StepPrompt(Prompt(joined, (image,)), step.depth, count)
         # Tokens that are sent as ids cannot merge with the text behind them.
-        self._check_depth(step.depth)
-        tokens = self._tokens[: step.depth]
+        self._check_depth(before)
+        tokens = self._tokens[:before]
         return StepPrompt(Prompt(text + self._tail, tokens=tokens), step.depth, count)
 
     def _text_tokens(self, step: Step, text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +74,24 @@ class Recorded:
         )
         return {(task_id, step, variant, number) for task_id, step, variant, number in rows}
 
-    def new_content(self) -> dict[StepKey, tuple[int, float]]:
-        """Per task and step what ``fake`` really decoded: new tokens, and the median ``encode_ms``.
+    def left_out(self) -> set[StepKey]:
+        """The steps of the trace that are not replayed."""
+        rows = self._rows(
+            "SELECT task_id, step FROM step WHERE run_id = $run AND left_out IS NOT NULL"
+        )
+        return {(task_id, step) for task_id, step in rows}
 
-        This is what the arithmetic estimate starts from; steps without a valid measurement are
-        left out.
+    def new_content(self) -> dict[StepKey, tuple[int, float]]:
+        """Per task and step what was really decoded: new tokens, and the median ``encode_ms``.
+
+        By ``fake``; at L = 0, where it does not exist, by ``full``. This is what the arithmetic
+        estimate starts from; steps without a valid measurement are left out.
         """
         rows = self._rows(
-            "SELECT task_id, step, prompt_n, encode_ms FROM step_variant "
-            "WHERE run_id = $run AND variant = 'fake' AND prompt_n IS NOT NULL"
+            "SELECT v.task_id, v.step, v.prompt_n, v.encode_ms FROM step_variant AS v "
+            "JOIN step AS s ON s.run_id = v.run_id AND s.task_id = v.task_id AND s.step = v.step "
+            "WHERE v.run_id = $run AND v.prompt_n IS NOT NULL "
+            "AND v.variant = CASE WHEN s.depth = 0 THEN 'full' ELSE 'fake' END"
         )
         return {(task_id, step): (new, encode_ms) for task_id, step, new, encode_ms in rows}
 
@@ -168,6 +178,17 @@ class Recorded:
             CalibrationRow(depth, chunk, median, tuple(samples), wall_s)
             for depth, chunk, median, samples, wall_s in rows
         )
+
+    def last_moment(self) -> datetime:
+        """The latest time that is recorded anywhere, UTC without a zone."""
+        ((moment,),) = self._rows(
+            "SELECT max(moment) FROM (SELECT greatest(started, finished) AS moment FROM run "
+            "WHERE id = $run UNION ALL SELECT recorded_at FROM host WHERE run_id = $run "
+            "UNION ALL SELECT happened_at FROM event WHERE run_id = $run "
+            "UNION ALL SELECT started_at FROM measurement WHERE run_id = $run)"
+        )
+        assert isinstance(moment, datetime)  # a run has begun
+        return moment
 
     def messages(self, kind: str) -> list[str]:
         """What the events of a kind say, oldest first."""

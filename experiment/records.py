@@ -29,6 +29,14 @@ answer at all. Only ``failed`` and ``warmup`` are measured again after a resume.
 
 RunStatus = Literal["running", "finished", "failed", "interrupted"]
 
+IMPORTED, ASSUMED = "imported", "assumed"
+TRACE_WARNING, TRACE_DROPPED = "trace_warning", "trace_dropped"
+BUDGET, LEFT_OUT = "budget", "left_out"
+NOTED = (IMPORTED, ASSUMED, TRACE_WARNING, TRACE_DROPPED, BUDGET, LEFT_OUT)
+"""Kinds of the events whose messages are sentences for whoever reads the figures: where the trace
+comes from, what its import assumed, warns of and dropped; what a budget lowered; what is left out
+of the trace."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
@@ -50,7 +58,11 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step of the trace; ``depth`` is in ``depth_unit``, ``line`` is that of the trace file."""
+    """One step of the trace; ``depth`` is in ``depth_unit``, ``line`` is that of the trace file.
+
+    ``left_out`` says why it is not replayed (`experiment.narrow.Reason`), None = it is; ``stratum``
+    is its number in the sample that a budget allows (`experiment.budget`).
+    """
 
     task_id: str
     step: int
@@ -64,6 +76,8 @@ class StepRecord:
     baseline_prefill_s: float | None = None
     baseline_decode_s: float | None = None
     baseline_exec_s: float | None = None
+    left_out: str | None = None
+    stratum: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,14 @@ What is left follows from the database alone, so that a run can be stopped at an
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import math
+import time
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from experiment.asking import Asker
 from experiment.build import Build
+from experiment.clock import CLOCK
 from experiment.errors import ServerError, ServerStartError
 from experiment.experts import PASSED, ExpertPass, chosen_steps
 from experiment.folder import RAW, SERVER_LOG, write_json
@@ -18,18 +20,23 @@ from experiment.judge import Expected, Judge
 from experiment.load import LoadMeter
 from experiment.measure import Measurer
 from experiment.models import ModelFiles
+from experiment.pauses import PauseMeter
 from experiment.progress import Progress
 from experiment.recorded import CONTROL, PAIR, StepKey
-from experiment.records import Measurement
+from experiment.records import BUDGET, Measurement
 from experiment.rounds import Decision, decide
 from experiment.schedule import Planned, can_restore, plan
 from experiment.session import Session, open_session
 from experiment.settings import ScheduleSettings, Settings
 from experiment.store import Store
 from experiment.trace import Step, Trace
+from experiment.under_way import UnderWay
 
 MAX_RESTARTS = 3
 """How often a dead server is started again before the run gives up."""
+
+PAUSED = "paused"
+"""Kind of the event that tells of a request during which the machine stood still."""
 
 ROUNDS = "rounds"
 """Kind of the event that says why no further round was added."""
@@ -42,15 +49,18 @@ def replay(
     model: ModelFiles,
     store: Store,
     progress: Progress,
+    until_s: float = math.inf,
 ) -> None:
     """Ask for everything that is left; a server that dies is started again, the rest planned anew.
+
+    Nothing is begun after ``until_s`` of the monotonic clock; a resumed run may go on.
 
     Raises:
         ServerError: it does not start, or dies again and again.
     """
-    work = _Work(trace.steps, settings.schedule, store)
+    work = _Work(trace.steps, settings.schedule, store, until_s)
     for attempt in range(MAX_RESTARTS + 1):
-        if work.is_done():
+        if work.is_over() or work.is_done():
             work.tell_why_it_ended()
             return
         try:
@@ -76,6 +86,11 @@ class _Work:
     steps: Sequence[Step]
     schedule: ScheduleSettings
     store: Store
+    until_s: float
+
+    def is_over(self) -> bool:
+        """Whether nothing may be begun any more."""
+        return time.monotonic() >= self.until_s
 
     def fixed(self) -> list[Planned]:
         """What is left of the rounds that are made always."""
@@ -145,12 +160,21 @@ def _serve(
     judge = Judge(fill)
     for (task_id, step), structure in store.structure().items():
         judge.learn(task_id, step, Expected(*structure))
-    with LoadMeter(session.server.pid) as meter:
-        asker = Asker(session.client, session.prompt_of, store.folder / RAW, fill, meter)
+    under_way = UnderWay(store.folder)
+    with LoadMeter(session.server.pid) as meter, PauseMeter() as pauses:
+        asker = Asker(session.client, session.prompt_of, store.folder / RAW, fill, meter, pauses)
+
+        def tell(item: Planned, reason: str) -> None:
+            _add_event(store, item, PAUSED, f"{reason}; measured again")
+
         try:
-            _measure(_Loop(Measurer(asker, judge), session, store, progress), work, progress)
-            if steps := work.experts():
+            measurer = Measurer(asker, judge, tell)
+            loop = _Loop(measurer, session, store, progress, under_way, work.is_over)
+            _measure(loop, work, progress)
+            if not work.is_over() and (steps := work.experts()):
+                under_way.begin_phase("counting experts")
                 ExpertPass(asker, judge, store, fill).run(steps, progress)
+                under_way.end()
         except ServerError:
             # The end of the process, where that is it, tells more than the request that it broke.
             session.server.check()
@@ -165,10 +189,12 @@ class _Loop:
     session: Session
     store: Store
     progress: Progress
+    under_way: UnderWay
+    is_over: Callable[[], bool]
     counted: set[Step] = field(default_factory=set)
 
-    def make(self, items: Sequence[Planned], *, at: float | None = None, more: str = "") -> None:
-        """Make these requests.
+    def make(self, items: Sequence[Planned], *, at: float | None = None, more: str = "") -> int:
+        """Make these requests until time is over, and say how many were made.
 
         Args:
             items: in their order.
@@ -176,20 +202,26 @@ class _Loop:
             more: what the note says besides.
         """
         done = 0
-        for item in items:
+        for number, item in enumerate(items):
+            if self.is_over():
+                return number
             self.progress.advance(done if at is None else at, _note(item) + more)
+            self.under_way.begin(item)
             try:
                 measurement = self.measurer.measure(item)
             except ServerError as error:
                 self.store.record(_lost(item, error))
+                self.under_way.end()
                 raise
             self.store.record(measurement)
+            self.under_way.end()
             _leave_event(item, measurement, self.store)
             if measurement.status != "refused" and item.step not in self.counted:
                 self.counted.add(item.step)
                 tokens = self.session.prompt_of(item.step).new_text_tokens
                 self.store.set_new_text_tokens(item.step.task_id, item.step.step, tokens)
             done += item.tokens
+        return len(items)
 
 
 def _measure(loop: _Loop, work: _Work, progress: Progress) -> None:
@@ -198,15 +230,19 @@ def _measure(loop: _Loop, work: _Work, progress: Progress) -> None:
     if items:
         total = sum(item.tokens for item in items)
         progress.start("measure", total)
-        loop.make(items)
+        made = loop.make(items)
         progress.advance(total)
-        progress.finish(f"measured {len(items)} requests")
+        progress.finish(f"measured {made} requests")
+        if made < len(items):
+            missed = f"{len(items) - made:,} of {len(items):,} requests were not made"
+            work.store.add_event(BUDGET, f"The budget's time was over: {missed}.")
+            progress.say(f"the budget's time is over: {missed}")
     warmed = {(item.step.task_id, item.step.step) for item in items}
     limit_s = work.schedule.time_limit_s
     items, decision = work.added(warmed)
     if items:
         progress.start("add rounds", limit_s)
-        while items:
+        while items and not work.is_over():
             loop.make(items, at=min(limit_s, work.added_seconds()), more=f", {decision.width}")
             warmed |= {(item.step.task_id, item.step.step) for item in items}
             items, decision = work.added(warmed)
@@ -227,7 +263,7 @@ def _lost(item: Planned, error: ServerError) -> Measurement:
         round=item.round,
         depth=item.step.depth,
         status="failed",
-        started_at=datetime.now(UTC),
+        started_at=CLOCK.now(),
         position_in_round=item.position_in_round,
         error=error.what,
     )
@@ -235,19 +271,20 @@ def _lost(item: Planned, error: ServerError) -> Measurement:
 
 def _leave_event(item: Planned, measurement: Measurement, store: Store) -> None:
     """Leave an event for whatever a reader of the results should not have to search for."""
-
-    def add(kind: str, message: str) -> None:
-        step = item.step
-        store.add_event(
-            kind,
-            message,
-            task_id=step.task_id,
-            step=step.step,
-            variant=item.variant,
-            round=item.round,
-        )
-
     if measurement.status in ("invalid", "refused"):
-        add(measurement.status, measurement.error or "no reason given")
+        _add_event(store, item, measurement.status, measurement.error or "no reason given")
     elif item.round >= 0 and (measurement.prime_ms or 0.0) > 0.0:
-        add("reprimed", "the prefix's saved state was gone and was computed again")
+        again = "the prefix's saved state was gone and was computed again"
+        _add_event(store, item, "reprimed", again)
+
+
+def _add_event(store: Store, item: Planned, kind: str, message: str) -> None:
+    step = item.step
+    store.add_event(
+        kind,
+        message,
+        task_id=step.task_id,
+        step=step.step,
+        variant=item.variant,
+        round=item.round,
+    )

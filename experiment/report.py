@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import os
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import altair
-import jinja2
-import vl_convert
-
 from experiment import report_data, report_md
 from experiment.errors import ReportError
+from experiment.html_page import TEMPLATES, environment, library, policy, script_json
 from experiment.report_answers import answers
 from experiment.report_charts import charts
-from experiment.report_data import Figure, Report
+from experiment.report_data import Report
+from experiment.report_figure import Figure
 from experiment.report_style import CONFIG
 from experiment.report_tables import table
 from experiment.sentences import answer
+from experiment.whole_file import write_text
 
 NAME = "report.html"
 
-TEMPLATES = Path(__file__).parent / "templates"
-
 DATA = "data-"
 """Before a figure's key: the id of the element that holds its data."""
-
-SNIPPET = "window.vegaEmbed = vegaEmbed;"
-"""What the library's script does beside defining the library."""
 
 MAX_PRINTED = 60
 """Rows of a table that is printed; longer ones stay closed."""
@@ -53,45 +43,38 @@ def write(folder: Path, to: Path | None = None) -> Path:
     if target.is_dir():
         raise ReportError("this is a folder", where=str(target), hint=f"name a file, as {NAME}")
     page = render(report_data.load(folder))
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        draft.write_text(page, encoding="utf-8", newline="\n")
-        draft.replace(target)
+        write_text(target, page)
     except OSError as error:
         raise ReportError(
             f"the report cannot be written: {error.strerror}",
             where=str(target),
             hint="name a file in a folder that is there and can be written",
         ) from error
-    finally:
-        draft.unlink(missing_ok=True)
     return target
 
 
 def render(report: Report) -> str:
     """The page; the same bytes for the same results."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     drawn = charts(report)
-    scripts = (_library(), (TEMPLATES / "report.js").read_text(encoding="utf-8"))
-    return environment.get_template("report.html.j2").render(
-        report=report,
-        run=report.comparison.run,
-        answers=answers(report.comparison),
-        sentences=answer(report.comparison),
-        tables={key: table(figure) for key, figure in report.figures.items()},
-        max_printed=MAX_PRINTED,
-        charts={key: len(specs) for key, specs in drawn.items()},
-        data={DATA + key: _json(_data(figure)) for key, figure in report.figures.items()},
-        drawing=_json({"config": CONFIG, "specs": drawn}),
-        policy=_policy(scripts),
-        style=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
-        scripts=scripts,
+    scripts = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8"))
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            report=report,
+            run=report.comparison.run,
+            answers=answers(report.comparison),
+            sentences=answer(report.comparison),
+            tables={key: table(figure) for key, figure in report.figures.items()},
+            max_printed=MAX_PRINTED,
+            charts={key: len(specs) for key, specs in drawn.items()},
+            data={DATA + key: script_json(_data(figure)) for key, figure in report.figures.items()},
+            drawing=script_json({"config": CONFIG, "specs": drawn}),
+            policy=policy(scripts),
+            style=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
+            scripts=scripts,
+        )
     )
 
 
@@ -162,27 +145,3 @@ class _DataReader(HTMLParser):
 
 def _data(figure: Figure) -> dict[str, Any]:
     return {"columns": list(figure.columns), "rows": [list(row) for row in figure.rows]}
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    """JSON that may stand in a script element: nothing in it can end that or begin another."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
-@lru_cache(maxsize=1)
-def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed, of the version that the charts are written for."""
-    version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    return vl_convert.javascript_bundle(SNIPPET, vl_version=version)
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """What the page may do: run these scripts, and reach nothing at all."""
-    allowed = (base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in scripts)
-    return (
-        "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
-        "script-src " + " ".join(f"'sha256-{digest.decode()}'" for digest in allowed)
-    )

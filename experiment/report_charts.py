@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 import altair as alt
 
 from experiment.cost_model import CostModel
-from experiment.report_data import Figure, Report
+from experiment.report_data import Report
+from experiment.report_figure import Figure
 from experiment.report_ratios import ratios
 from experiment.report_style import (
     BLACK,
@@ -55,7 +56,9 @@ def charts(report: Report) -> dict[str, tuple[Spec, ...]]:
         "install_by_depth": lambda: [_install_by_depth(of["install_by_depth"])],
         "ratios": lambda: [ratios(of["ratios"], report.comparison.overall)],
         "time_parts": lambda: [_time_parts(of["time_parts"])],
-        "task_wall": lambda: [_task_wall(of["task_wall"])],
+        "task_wall": lambda: [
+            (_extrapolated_wall if of["task_wall"].extrapolated else _task_wall)(of["task_wall"])
+        ],
     }
     return {
         key: () if figure.missing else tuple(map(_spec, draw[key]())) for key, figure in of.items()
@@ -226,39 +229,22 @@ def _time_parts(figure: Figure) -> AnyChart:
 
 
 def _task_wall(figure: Figure) -> AnyChart:
-    place = figure.columns.index("variant")
-    variants = [name for name in COLOURS if any(row[place] == name for row in figure.rows)]
     rows = alt.Chart(alt.NamedData(ROWS)).transform_calculate(
         less="100 * (datum.opt_wall_s / datum.baseline_wall_s - 1)",
         counted="datum.steps_counted + ' of ' + datum.steps",
     )
     walls = figure.values("opt_wall_s", "baseline_wall_s")
     along = axis("wall time, s", walls, LOG_DEPTHS_FROM)
-    base = rows.encode(
-        y=alt.Y("task_id:N", title=None, sort=None, axis=alt.Axis(labelLimit=200)),
-        yOffset=alt.YOffset("variant:N", sort=variants),
-        tooltip=[
-            alt.Tooltip("task_id:N", title="task"),
-            alt.Tooltip("variant:N"),
-            alt.Tooltip("counted:N", title="steps"),
-            alt.Tooltip("opt_prefill_s:Q", title="prefill, s", format=",.3f"),
-            alt.Tooltip("baseline_decode_s:Q", title="decode of the baseline, s", format=",.3f"),
-            alt.Tooltip("baseline_exec_s:Q", title="exec of the baseline, s", format=",.3f"),
-            alt.Tooltip("opt_wall_s:Q", title="opt_wall, s", format=",.3f"),
-            alt.Tooltip("baseline_wall_s:Q", title="baseline, s", format=",.3f"),
-            alt.Tooltip("less:Q", title="opt_wall against it, %", format="+.2f"),
-        ],
-    )
-    colour = alt.Color(
-        "variant:N",
-        title=None,
-        scale=alt.Scale(domain=variants, range=[COLOURS[name] for name in variants]),
-    )
-    shape = alt.Shape(
-        "variant:N",
-        title=None,
-        scale=alt.Scale(domain=variants, range=[SHAPES[name] for name in variants]),
-    )
+    told = [
+        alt.Tooltip("counted:N", title="steps"),
+        alt.Tooltip("opt_prefill_s:Q", title="prefill, s", format=",.3f"),
+        alt.Tooltip("baseline_decode_s:Q", title="decode of the baseline, s", format=",.3f"),
+        alt.Tooltip("baseline_exec_s:Q", title="exec of the baseline, s", format=",.3f"),
+        alt.Tooltip("opt_wall_s:Q", title="opt_wall, s", format=",.3f"),
+        alt.Tooltip("baseline_wall_s:Q", title="baseline, s", format=",.3f"),
+        alt.Tooltip("less:Q", title="opt_wall against it, %", format="+.2f"),
+    ]
+    base, colour, shape = _walls(rows, figure, told)
     saved = base.mark_rule(strokeWidth=1.4, opacity=0.6).encode(
         x=along.x("opt_wall_s"), x2="baseline_wall_s:Q", color=colour
     )
@@ -272,3 +258,63 @@ def _task_wall(figure: Figure) -> AnyChart:
         height=ROW_HEIGHT * len(figure.rows) + 20,
         description="Wall time of each task by variant, against its baseline",
     )
+
+
+def _extrapolated_wall(figure: Figure) -> AnyChart:
+    wall, low, high = (f"extrapolated_wall_s{end}" for end in ("", "_low", "_high"))
+    counted = "datum.steps_counted + ' measured, extrapolated to ' + datum.extrapolated_steps"
+    rows = (
+        alt.Chart(alt.NamedData(ROWS))
+        .transform_filter(f"isValid(datum.{wall})")
+        .transform_calculate(
+            less=f"100 * (datum.{wall} / datum.extrapolated_baseline_s - 1)",
+            counted=counted,
+            interval=f"isValid(datum.{low}) ? format(datum.{low}, ',.1f') + ' to '"
+            f" + format(datum.{high}, ',.1f') : 'none'",
+        )
+    )
+    told = [
+        alt.Tooltip("counted:N", title="steps"),
+        alt.Tooltip(f"{wall}:Q", title="opt_wall, extrapolated, s", format=",.1f"),
+        alt.Tooltip("interval:N", title="95 % interval, s"),
+        alt.Tooltip("extrapolated_baseline_s:Q", title="baseline, s", format=",.1f"),
+        alt.Tooltip("less:Q", title="opt_wall against it, %", format="+.2f"),
+    ]
+    base, colour, shape = _walls(rows, figure, told)
+    names = ("extrapolated_baseline_s", wall, low, high)
+    along = axis("wall time, extrapolated, s", figure.values(*names), LOG_DEPTHS_FROM)
+    interval = (
+        base.transform_filter(f"isValid(datum.{low})")
+        .mark_rule(strokeWidth=9, opacity=0.3)
+        .encode(x=along.x(low), x2=f"{high}:Q", color=colour)
+    )
+    saved = base.mark_rule(strokeWidth=1.4, strokeDash=[4, 3]).encode(
+        x=along.x(wall), x2="extrapolated_baseline_s:Q", color=colour
+    )
+    baseline = base.mark_tick(color=BLACK, thickness=2, size=ROW_HEIGHT).encode(
+        x=along.x("extrapolated_baseline_s")
+    )
+    points = base.mark_point(strokeWidth=1.8, strokeDash=[2, 2], size=60, opacity=1, fill="white")
+    return alt.LayerChart(
+        layer=[interval, saved, baseline, points.encode(x=along.x(wall), color=colour, shape=shape)]
+    ).properties(
+        height=ROW_HEIGHT * len(figure.values(wall)) + 20,
+        description="Wall time of each task by variant, extrapolated to all its steps",
+    )
+
+
+def _walls(
+    rows: alt.Chart, figure: Figure, told: list[alt.Tooltip]
+) -> tuple[alt.Chart, alt.Color, alt.Shape]:
+    """A line a task and variant, and how variants look."""
+    place = figure.columns.index("variant")
+    variants = [name for name in COLOURS if any(row[place] == name for row in figure.rows)]
+    base = rows.encode(
+        y=alt.Y("task_id:N", title=None, sort=None, axis=alt.Axis(labelLimit=200)),
+        yOffset=alt.YOffset("variant:N", sort=variants),
+        tooltip=[alt.Tooltip("task_id:N", title="task"), alt.Tooltip("variant:N"), *told],
+    )
+    colours = alt.Scale(domain=variants, range=[COLOURS[name] for name in variants])
+    shapes = alt.Scale(domain=variants, range=[SHAPES[name] for name in variants])
+    colour = alt.Color("variant:N", title=None, scale=colours)
+    return base, colour, alt.Shape("variant:N", title=None, scale=shapes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from experiment.errors import StoreError
 from experiment.notes import some
 from experiment.reader import Reader, read
 from experiment.report_facts import Facts, read_facts
+from experiment.report_figure import Figure, figure_of, missing, of_all, spread
+from experiment.report_walls import task_wall
 from experiment.rows import Comparison, StepRow
-
-Value = str | int | float | None
 
 MAX_ROWS = 1_000
 """Rows of a figure's table and steps in its charts: three such tables stay below 3 MB of page."""
@@ -26,55 +26,9 @@ MAX_PANELS = 12
 MIN_BINS, MAX_BINS = 8, 40
 """Bars of the distribution of ratios, about; between them twice the square root of the pairs."""
 
-MAX_TASKS = 30
-"""Tasks in the chart of wall times."""
-
 _ENDS = frozenset(
     field.name.removesuffix("_low") for field in fields(StepRow) if field.name.endswith("_low")
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure: its table and where that comes from.
-
-    Attributes:
-        key: names it in the page.
-        title: what it shows.
-        about: how to read it.
-        columns: of ``rows``; times are ms or s as the name says.
-        query: gives ``rows`` without the columns ``intervals``, in that order.
-        intervals: columns that `experiment.intervals` works out.
-        rows: finite values only.
-        notes: what a reader must know besides: what is left out, what could not be fitted.
-        missing: why there is nothing to draw; empty if there is.
-    """
-
-    key: str
-    title: str
-    about: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Value, ...], ...]
-    query: str
-    intervals: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    missing: str = ""
-
-    def values(self, *names: str) -> list[float]:
-        """All numbers that stand in the named columns."""
-        places = [self.columns.index(name) for name in names]
-        found = (row[place] for row in self.rows for place in places)
-        return [value for value in found if isinstance(value, int | float)]
-
-    def measured_steps(self, measure: str) -> dict[str, list[int]]:
-        """By task the steps with a value in a column that ends so, in the order of the rows."""
-        places = [i for i, name in enumerate(self.columns) if name.endswith(measure)]
-        task_id, step = (self.columns.index(name) for name in ("task_id", "step"))
-        found: dict[str, list[int]] = {}
-        for row in self.rows:
-            if any(row[place] is not None for place in places):
-                found.setdefault(str(row[task_id]), []).append(int(row[step] or 0))
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +47,16 @@ def load(folder: Path) -> Report:
     Raises:
         StoreError: there is no database, another process writes it, or it holds no steps.
     """
-    comparison = compare.load(folder)
-    model = _model(comparison.steps)
-    with read(folder, comparison.run.id) as reader:
+    with read(folder) as reader:
+        comparison = compare.of(reader)
+        model = _model(comparison.steps)
         made = (
             _prefill_by_step(reader, comparison),
             _prefill_by_depth(reader, comparison, model),
             _install_by_depth(reader, comparison),
             _ratios(reader, comparison),
             _time_parts(reader),
-            _task_wall(reader, comparison),
+            task_wall(reader, comparison),
         )
         facts = read_facts(reader, comparison)
     return Report(comparison, model, {figure.key: figure for figure in made}, facts)
@@ -123,11 +77,12 @@ def _model(steps: Iterable[StepRow]) -> CostModel | str:
 
 
 def _prefill_by_step(reader: Reader, comparison: Comparison) -> Figure:
-    tasks = list(dict.fromkeys(step.task_id for step in comparison.steps))
-    panels = _spread(tasks, MAX_PANELS)
+    replayed = [step for step in comparison.steps if step.left_out is None]
+    tasks = list(dict.fromkeys(step.task_id for step in replayed))
+    panels = spread(tasks, MAX_PANELS)
     chosen = set(panels)
-    every = _every(sum(step.task_id in chosen for step in comparison.steps))
-    figure = _figure(
+    every = _every(sum(step.task_id in chosen for step in replayed))
+    figure = figure_of(
         reader,
         key="prefill_by_step",
         title="Prefill per step, along each task",
@@ -138,7 +93,7 @@ def _prefill_by_step(reader: Reader, comparison: Comparison) -> Figure:
         query=report_sql.prefill_by_step(
             reader.run_id, panels if len(panels) < len(tasks) else (), every
         ),
-        notes=(*_of_all(len(panels), len(tasks), "tasks"), *_thinned(every)),
+        notes=(*of_all(len(panels), len(tasks), "tasks"), *_thinned(every)),
     )
     figure = _with_intervals(figure, comparison.steps)
     drawn = figure.measured_steps("prefill_ms")
@@ -146,7 +101,7 @@ def _prefill_by_step(reader: Reader, comparison: Comparison) -> Figure:
     if blank and drawn:
         note = f"Not drawn, since nothing was measured in them: {some(blank)}."
         figure = replace(figure, notes=(*figure.notes, note))
-    return _missing(figure, "No variant was measured in any of these steps.", not drawn)
+    return missing(figure, "No variant was measured in any of these steps.", not drawn)
 
 
 def _prefill_by_depth(reader: Reader, comparison: Comparison, model: CostModel | str) -> Figure:
@@ -162,7 +117,7 @@ def _prefill_by_depth(reader: Reader, comparison: Comparison, model: CostModel |
         )
     else:
         about_model = f"No model T(new, L) = a + b new + c new L is fitted: {model}."
-    figure = _figure(
+    figure = figure_of(
         reader,
         key="prefill_by_depth",
         title="Prefill against depth",
@@ -174,13 +129,13 @@ def _prefill_by_depth(reader: Reader, comparison: Comparison, model: CostModel |
         notes=(about_model, *_thinned(every)),
     )
     figure = _with_intervals(figure, comparison.steps)
-    return _missing(figure, "Neither fake nor restored was measured in any step.", not figure.rows)
+    return missing(figure, "Neither fake nor restored was measured in any step.", not figure.rows)
 
 
 def _install_by_depth(reader: Reader, comparison: Comparison) -> Figure:
     measured = sum(step.fake_n > 0 or step.restored_n > 0 for step in comparison.steps)
     every = _every(measured)
-    figure = _figure(
+    figure = figure_of(
         reader,
         key="install_by_depth",
         title="Cost of the install against depth",
@@ -192,7 +147,7 @@ def _install_by_depth(reader: Reader, comparison: Comparison) -> Figure:
         notes=_thinned(every),
     )
     figure = _with_intervals(figure, comparison.steps)
-    return _missing(figure, "Neither fake nor restored was measured in any step.", not figure.rows)
+    return missing(figure, "Neither fake nor restored was measured in any step.", not figure.rows)
 
 
 def _ratios(reader: Reader, comparison: Comparison) -> Figure:
@@ -206,7 +161,7 @@ def _ratios(reader: Reader, comparison: Comparison) -> Figure:
     beside = (high - low) / 2
     number = min(MAX_BINS, max(MIN_BINS, round(2 * math.sqrt(comparison.overall.pair_n))))
     bins = report_sql.bins(max(least, low - beside), min(most, high + beside), number)
-    figure = _figure(
+    figure = figure_of(
         reader,
         key="ratios",
         title="Fidelity: fake / restored, and the noise floor",
@@ -217,7 +172,7 @@ def _ratios(reader: Reader, comparison: Comparison) -> Figure:
         ),
         query=report_sql.ratios(reader.run_id, bins),
     )
-    return _missing(
+    return missing(
         figure,
         "No round has both fake and restored: there is no ratio.",
         not comparison.overall.pair_n,
@@ -225,7 +180,7 @@ def _ratios(reader: Reader, comparison: Comparison) -> Figure:
 
 
 def _time_parts(reader: Reader) -> Figure:
-    figure = _figure(
+    figure = figure_of(
         reader,
         key="time_parts",
         title="Where the time goes",
@@ -237,46 +192,9 @@ def _time_parts(reader: Reader) -> Figure:
         ),
         query=report_sql.time_parts(reader.run_id),
     )
-    return _missing(
+    return missing(
         figure, "No step has a valid measurement of all variants of this run.", not figure.rows
     )
-
-
-def _task_wall(reader: Reader, comparison: Comparison) -> Figure:
-    with_baseline = {task.task_id for task in comparison.tasks}
-    tasks = [
-        task
-        for task in dict.fromkeys(step.task_id for step in comparison.steps)
-        if task in with_baseline
-    ]
-    chosen = _spread(tasks, MAX_TASKS)
-    figure = _figure(
-        reader,
-        key="task_wall",
-        title="Wall time of each task against its baseline",
-        about=(
-            "opt_wall = measured prefill + the baseline's decode and exec, over the steps that "
-            "have a complete baseline and a measured prefill of the variant; black ticks are the "
-            "baseline over the same steps."
-        ),
-        query=report_sql.task_wall(reader.run_id, chosen if len(chosen) < len(tasks) else ()),
-        notes=_of_all(len(chosen), len(tasks), "tasks"),
-    )
-    return _missing(
-        figure,
-        "The trace has no baselines (prefill_s, decode_s and exec_s of a step that was measured): "
-        "nothing to compare with.",
-        not figure.rows,
-    )
-
-
-def _figure(
-    reader: Reader, *, key: str, title: str, about: str, query: str, notes: tuple[str, ...] = ()
-) -> Figure:
-    found = reader.connection.execute(query)
-    columns = tuple(column[0] for column in found.description)
-    rows = tuple(tuple(_finite(value) for value in row) for row in found.fetchall())
-    return Figure(key, title, about, columns, rows, query, notes=notes)
 
 
 def _with_intervals(figure: Figure, steps: Iterable[StepRow]) -> Figure:
@@ -304,14 +222,6 @@ def _with_intervals(figure: Figure, steps: Iterable[StepRow]) -> Figure:
     )
 
 
-def _missing(figure: Figure, why: str, is_missing: bool) -> Figure:
-    return replace(figure, missing=why) if is_missing else figure
-
-
-def _finite(value: Value) -> Value:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _every(number: int) -> int:
     """Every how manieth of so many rows is shown."""
     return max(1, math.ceil(number / MAX_ROWS))
@@ -324,19 +234,3 @@ def _thinned(every: int) -> tuple[str, ...]:
         f"Chart and table show one step of every {every:,}, so that the page stays small; the "
         f"query without its QUALIFY line gives all.",
     )
-
-
-def _of_all(shown: int, number: int, noun: str) -> tuple[str, ...]:
-    if shown == number:
-        return ()
-    return (
-        f"Chart and table show {shown:,} of {number:,} {noun}, evenly spaced in the trace's order, "
-        f"so that the page stays small.",
-    )
-
-
-def _spread(items: Sequence[str], most: int) -> tuple[str, ...]:
-    """At most ``most`` of the items: the first, the last, and evenly spaced ones between."""
-    if len(items) <= most:
-        return tuple(items)
-    return tuple(items[i * (len(items) - 1) // (most - 1)] for i in range(most))

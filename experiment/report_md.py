@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from experiment.extrapolated import Extrapolation, Row
 from experiment.layout import NOTHING
 from experiment.report_answers import answers
 from experiment.report_data import Report
@@ -55,12 +56,27 @@ def render(report: Report) -> str:
             "",
             *_table(("task", "steps", "baseline", *VARIANTS), _walls(comparison), words=(0,)),
         ]
+    if comparison.extrapolation is not None:
+        lines += [
+            "",
+            "**The same extrapolated to all steps, s** (with its 95 % interval where there is one)",
+            "",
+            *_table(
+                ("task", "steps", "baseline", *VARIANTS),
+                _extrapolated_walls(comparison.extrapolation),
+                words=(0,),
+            ),
+        ]
     lines += _folded(
         "Steps",
         [
             *_table(
                 [column.head.replace("\n", " ") for column in COLUMNS],
-                [[column.step(step) for column in COLUMNS] for step in comparison.steps],
+                [
+                    [column.step(step) for column in COLUMNS]
+                    for step in comparison.steps
+                    if step.left_out is None
+                ],
                 words=(0,),
                 last=[column.overall(comparison.overall) for column in COLUMNS],
             ),
@@ -119,6 +135,32 @@ def _walls(comparison: Comparison) -> list[tuple[str, ...]]:
         )
         for (task_id, steps, baseline_s), walls in found.items()
     ]
+
+
+def _extrapolated_walls(found: Extrapolation) -> list[tuple[str, ...]]:
+    """A row a task, and one of all together."""
+    walls: dict[str | None, dict[str, Row]] = {}
+    for row in found.rows:
+        if row.wall.steps:
+            walls.setdefault(row.task_id, {})[row.variant] = row
+    return [
+        (
+            "all" if task_id is None else task_id,
+            count(next(iter(of.values())).wall.steps),
+            f"{next(iter(of.values())).baseline_wall_s:,.1f}",
+            *(_extrapolated_wall(of.get(variant)) for variant in VARIANTS),
+        )
+        for task_id, of in walls.items()
+    ]
+
+
+def _extrapolated_wall(row: Row | None) -> str:
+    if row is None or row.opt_wall_s is None:
+        return NOTHING
+    text = f"{row.opt_wall_s:,.1f}"
+    if row.opt_wall_s_low is None or row.opt_wall_s_high is None:
+        return text
+    return f"{text} ({row.opt_wall_s_low:,.1f} to {row.opt_wall_s_high:,.1f})"
 
 
 def _table(

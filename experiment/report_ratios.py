@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 
 from experiment.intervals import Interval, noise_floor
-from experiment.report_data import Figure, Value
+from experiment.report_figure import Figure, Value
 from experiment.report_style import BLACK, COLOURS, HEIGHT, ROWS
 from experiment.rows import OverallRow
 

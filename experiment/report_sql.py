@@ -49,7 +49,7 @@ def prefill_by_step(run_id: str, tasks: Sequence[str], every: int) -> str:
         "    full_n, full_prefill_ms,\n"
         "    arithmetic_prefill_ms\n"
         "FROM step_comparison\n"
-        f"WHERE run_id = {text(run_id)}{_among(tasks)}\n"
+        f"WHERE run_id = {text(run_id)} AND left_out IS NULL{_among(tasks)}\n"
         f"{_thinned(ORDER, every)}"
         f"ORDER BY {ORDER}"
     )
@@ -164,6 +164,34 @@ def task_wall(run_id: str, tasks: Sequence[str]) -> str:
         ") USING (task_id)\n"
         f"WHERE run_id = {text(run_id)}{_among(tasks)}\n"
         f"ORDER BY line, task_id, {VARIANT_ORDER}"
+    )
+
+
+def task_wall_of_all(run_id: str, tasks: Sequence[str]) -> str:
+    """The same of every task that has a step which could be measured, and a baseline of it."""
+    names = ("opt_prefill_s", "baseline_prefill_s", "baseline_decode_s", "baseline_exec_s")
+    walls = ("opt_wall_s", "baseline_wall_s")
+    rounded = ",\n".join(f"    round({name}, 6) AS {name}" for name in (*names, *walls))
+    complete = " AND ".join(f"{name} IS NOT NULL" for name in names[1:])
+    return (
+        "WITH wall AS (\n"
+        f"    SELECT * FROM task_wall WHERE run_id = {text(run_id)}\n"
+        "),\n"
+        "task AS (\n"
+        "    SELECT task_id, min(line) AS line, count(*) AS steps FROM step\n"
+        f"    WHERE run_id = {text(run_id)}{_among(tasks)}\n"
+        "    GROUP BY task_id\n"
+        f"    HAVING bool_or({complete}\n"
+        "        AND (left_out IS NULL OR stratum IS NOT NULL "
+        "OR starts_with(left_out, 'budget: ')))\n"
+        ")\n"
+        "SELECT\n"
+        "    task_id, variant, task.steps, coalesce(steps_counted, 0) AS steps_counted,\n"
+        f"{rounded}\n"
+        "FROM task\n"
+        "CROSS JOIN (SELECT DISTINCT variant FROM wall) AS measured\n"
+        "LEFT JOIN wall USING (task_id, variant)\n"
+        f"ORDER BY task.line, task_id, {VARIANT_ORDER}"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from experiment.report_data import Figure
+from experiment.report_figure import Figure
 
 Spec = dict[str, Any]
 

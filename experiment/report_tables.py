@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiment.report_data import Figure, Value
+from experiment.report_figure import Figure, Value
 
 TEXTS = ("task_id", "variant")
 

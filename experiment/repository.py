@@ -19,6 +19,7 @@ from pathlib import Path
 from experiment.errors import HandoffError
 from experiment.host import git_state
 from experiment.paths import ROOT
+from experiment.whole_file import write_bytes, write_json
 
 RECORD = "repository.json"
 PATCH = "repository.patch"
@@ -59,9 +60,9 @@ def record(folder: Path, root: Path = ROOT) -> None:
     patch = _difference(root) if state["commit"] and state["dirty"] else b""
     kept = 0 < len(patch) <= MAX_PATCH_BYTES
     if kept:
-        (folder / PATCH).write_bytes(patch)
+        write_bytes(folder / PATCH, patch)
     text = {**state, "patch_sha256": hashlib.sha256(patch).hexdigest() if kept else None}
-    (folder / RECORD).write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / RECORD, text)
 
 
 def restore(folder: Path, root: Path = ROOT) -> Repository:

@@ -95,6 +95,7 @@ def rerun(top: Path, settings: Settings, progress: Progress, *, quick: bool) -> 
             f"SELECT settings, {columns} FROM run WHERE id = ?", [archived.run_id]
         ).fetchall()
         costs = _costs(archived) if quick else {}
+        left_out = _left_out(archived)
     identity = dict(zip(_IDENTITY, values, strict=True))
     began_with = Settings.model_validate(json.loads(text))
     trace = load_trace(results / "trace.jsonl")
@@ -106,9 +107,12 @@ def rerun(top: Path, settings: Settings, progress: Progress, *, quick: bool) -> 
         replayed = trace
         if quick:
             chosen = quick_steps(trace.steps, costs)
+        elif left_out:
+            chosen = {(step.task_id, step.step) for step in trace.steps} - left_out
+        if chosen is not None:
             replayed = _subset(trace, chosen, Path(work))
         folder = engine.run(here, replayed, "rerun-quick" if quick else "rerun", progress)
-    _check_identity(folder, identity, quick=quick)
+    _check_identity(folder, identity, is_part=chosen is not None)
     claimed = claiming.values(results, claims, chosen)
     found = claiming.values(folder, claims)
     return Rerun(
@@ -165,6 +169,14 @@ def _spread(n: int) -> list[int]:
         order.update(dict.fromkeys(round((n - 1) * i / parts) for i in range(1, parts)))
         parts *= 2
     return list(order)
+
+
+def _left_out(reader: Reader) -> set[StepKey]:
+    """The steps of the archive's trace that its run did not replay."""
+    rows = reader.connection.execute(
+        "SELECT task_id, step FROM step WHERE run_id = ? AND left_out IS NOT NULL", [reader.run_id]
+    ).fetchall()
+    return {(task_id, step) for task_id, step in rows}
 
 
 def _costs(reader: Reader) -> dict[StepKey, float]:
@@ -302,7 +314,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _check_identity(folder: Path, archived: dict[str, str | None], *, quick: bool) -> None:
+def _check_identity(folder: Path, archived: dict[str, str | None], *, is_part: bool) -> None:
     """Refuse to compare with a run of something else: other patches, another model."""
     with read(folder) as reader:
         columns = ", ".join(_IDENTITY)
@@ -310,7 +322,7 @@ def _check_identity(folder: Path, archived: dict[str, str | None], *, quick: boo
             f"SELECT {columns} FROM run WHERE id = ?", [reader.run_id]
         ).fetchall()
     for name, value in zip(_IDENTITY, values, strict=True):
-        if value != archived[name] and not (quick and name == "trace_digest"):
+        if value != archived[name] and not (is_part and name == "trace_digest"):
             raise HandoffError(
                 f"the rerun has {name} {value}, the archived run {archived[name]}: they cannot be "
                 "compared",

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiment.intervals import Interval
+
+if TYPE_CHECKING:
+    from experiment.extrapolated import Extrapolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,15 @@ class StepRow:
     ``fake / restored`` of ``prefill_ms`` and ``aa_…`` is ``control / fake``, paired within rounds.
     ``speedup`` is ``full / fake`` of the medians, its interval the quotients of the ends of both;
     ``arithmetic_error_pct`` compares ``lm_prefill_ms`` with ``fake``, its interval is that of
-    ``fake``. ``stability`` is the step's verdict.
+    ``fake``. ``stability`` is the step's verdict. A step that is not replayed has a reason in
+    ``left_out``; where a budget is that reason, ``fake_extrapolated_ms`` is what ``fake`` is
+    estimated to take.
     """
 
     task_id: str
     step: int
     depth: int
+    left_out: str | None
     new_tokens: int | None
     fake_n: int
     fake_prefill_ms: float | None
@@ -100,6 +107,7 @@ class StepRow:
     arithmetic_error_pct_low: float | None
     arithmetic_error_pct_high: float | None
     stability: str | None
+    fake_extrapolated_ms: float | None
 
     @property
     def ratio(self) -> Interval | None:
@@ -116,6 +124,8 @@ class StepRow:
 class OverallRow:
     """A run over all its steps: sums of the steps' medians in ms, and how many steps each sums.
 
+    ``steps`` are those that are replayed, ``cold_steps`` of them those at L = 0, which only
+    ``full`` measures; ``left_out_steps`` are the others of the trace.
     ``…_low`` and ``…_high`` of a sum are the sums of the steps' ends, None unless all have them:
     wider than an interval of the sum, because not all steps err to the same side. ``speedup`` and
     ``arithmetic_error_pct_sum`` are ratios of sums over the steps that have both sides, with the
@@ -125,6 +135,8 @@ class OverallRow:
     """
 
     steps: int
+    left_out_steps: int
+    cold_steps: int
     fake_steps: int
     fake_prefill_ms: float | None
     fake_prefill_ms_low: float | None
@@ -248,7 +260,10 @@ class DepthRow:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """A task replayed with one variant's prefill, beside its baseline over the same steps; in s."""
+    """A task replayed with one variant's prefill, beside its baseline over the same steps; in s.
+
+    ``steps`` are all of the task, ``steps_counted`` those that both sides sum.
+    """
 
     task_id: str
     variant: str
@@ -300,7 +315,11 @@ class RunStability:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything that ``compare`` prints. ``rounds`` says what ended the rounds, if it is known."""
+    """Everything that ``compare`` prints. ``rounds`` says what ended the rounds, if it is known.
+
+    ``tasks`` sum what was measured; ``extrapolation`` goes on from there to all steps, where a
+    budget left some out.
+    """
 
     folder: Path
     run: RunRow
@@ -308,6 +327,7 @@ class Comparison:
     overall: OverallRow
     depths: tuple[DepthRow, ...]
     tasks: tuple[TaskRow, ...]
+    extrapolation: Extrapolation | None
     stability: RunStability | None
     step_stability: tuple[StepStability, ...]
     rounds: str | None

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Container
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from experiment.arithmetic import Calibration
+from experiment.arithmetic import estimates
 from experiment.build import Build
-from experiment.calibrate import calibrate
+from experiment.calibrate import calibrate, chunks_at
+from experiment.clock import CLOCK
 from experiment.errors import StoreError
-from experiment.folder import BENCH_LOG, TRACE, keep_trace, new_folder, write_records
+from experiment.folder import BENCH_LOG, RAW, TRACE, keep_trace, new_folder, write_records
 from experiment.host import host_facts
 from experiment.models import ModelFiles
 from experiment.patches import Series
 from experiment.progress import Progress
-from experiment.records import Measurement, RunRecord, StepRecord
+from experiment.recorded import StepKey
+from experiment.records import BUDGET, LEFT_OUT, RunRecord, StepRecord
 from experiment.replay import replay
+from experiment.scope import NO_DEADLINE, Deadline, Scope
 from experiment.settings import Settings
 from experiment.store import Store
 from experiment.trace import Step, Trace, load_trace
+from experiment.trace_header import told
+from experiment.under_way import UnderWay, settle
+from experiment.whole_file import remove_drafts
+
+CLOCK_LIMIT_S = 2.0
+"""What the clock of a machine is set by in the ordinary course of keeping time, with room."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +59,17 @@ def start(
     ingredients: Ingredients,
     progress: Progress,
     *,
+    scope: Scope | None = None,
     image_digest: str | None = None,
 ) -> Path:
-    """Measure a whole trace in a new results folder and return that folder.
+    """Measure a trace in a new results folder and return that folder.
+
+    All of its steps are recorded, those that ``scope`` leaves out with the reason.
 
     Raises:
         ExperimentError: the run cannot begin or go on; what was measured is kept.
     """
+    scope = scope or Scope()
     facts = host_facts()
     folder = new_folder(settings.results_dir, facts["hostname"], name)
     progress.say(f"results in {folder}")
@@ -64,7 +78,7 @@ def start(
     record = RunRecord(
         id=folder.name,
         name=name,
-        started=datetime.now(UTC),
+        started=CLOCK.now(),
         engine=engine,
         pin=settings.build.pin,
         model=ingredients.model.name,
@@ -73,16 +87,21 @@ def start(
         image_digest=image_digest,
         **ingredients.identity(),
     )
-    with Store.create(folder, record) as store:
+
+    def begin(store: Store) -> None:
         store.add_host(facts)
-        store.add_steps(_step_record(step) for step in trace.steps)
+        store.add_steps(_step_record(step, scope) for step in trace.steps)
+        _tell_of_the_trace(trace, scope, store)
         if any(step.depth_unit == "positions" for step in trace.steps):
             store.add_event(
                 "warning",
                 "the trace counts depth in positions; a screenshot has far fewer positions than "
                 "KV cells, so depths are understated",
             )
-        _measure_all(settings, trace, ingredients, store, progress)
+
+    with Store.create(folder, record, begin) as store:
+        replayed = _replayed(trace, scope.left_out)
+        _measure_all(settings, replayed, ingredients, store, progress, scope.deadline)
     return folder
 
 
@@ -120,11 +139,32 @@ def resume(
                     where=str(folder),
                     hint="a run can only go on with the same patches, model and trace",
                 )
+        for place in (folder, folder / RAW):
+            remove_drafts(place)
         store.set_status("running")
+        settle(store)
         store.add_event("resumed", f"{len(store.done())} measurements were there")
         store.add_host(host_facts())
-        _measure_all(settings, trace, ingredients, store, progress)
+        replayed = _replayed(trace, store.left_out())
+        _measure_all(settings, replayed, ingredients, store, progress)
     return folder
+
+
+def _replayed(trace: Trace, left_out: Container[StepKey]) -> Trace:
+    """The trace with the steps alone that are replayed."""
+    kept = tuple(step for step in trace.steps if (step.task_id, step.step) not in left_out)
+    return replace(trace, steps=kept)
+
+
+def _tell_of_the_trace(trace: Trace, scope: Scope, store: Store) -> None:
+    """Leave an event for what an import had to assume, and for what is left out."""
+    if trace.header is not None:
+        for kind, sentence in told(trace.header):
+            store.add_event(kind, sentence)
+    for sentence in scope.notes:
+        store.add_event(BUDGET, sentence)
+    for sentence in scope.sentences(len(trace.steps)):
+        store.add_event(LEFT_OUT, sentence)
 
 
 def _measure_all(
@@ -133,24 +173,42 @@ def _measure_all(
     ingredients: Ingredients,
     store: Store,
     progress: Progress,
+    deadline: Deadline = NO_DEADLINE,
 ) -> None:
     try:
         # The server first: whether the model can take a prefix at all shows when it starts.
-        replay(settings, trace, ingredients.build, ingredients.model, store, progress)
-        _calibrate(settings, trace, ingredients, store, progress)
+        build, model = ingredients.build, ingredients.model
+        replay(settings, trace, build, model, store, progress, deadline.serving_s)
+        _calibrate(settings, trace, ingredients, store, progress, deadline.calibrating_s)
         _estimate(settings, trace, store)
-    except KeyboardInterrupt:
-        store.set_status("interrupted")
-        raise
     except BaseException as error:
-        store.add_event("failed", str(error))
-        store.set_status("failed")
+        # Where not even that can be written (a full disk), a resume does it.
+        with suppress(StoreError, OSError):
+            settle(store)
+            if isinstance(error, KeyboardInterrupt):
+                store.set_status("interrupted")
+            else:
+                store.add_event("failed", str(error))
+                store.set_status("failed")
         raise
+    _tell_of_the_clock(store)
     store.set_status("finished")
 
 
-def _step_record(step: Step) -> StepRecord:
-    shot = step.screenshot
+def _tell_of_the_clock(store: Store) -> None:
+    """Say by how much the machine's clock and the recorded times differ, if they do."""
+    ahead_s = CLOCK.ahead_s()
+    if abs(ahead_s) > CLOCK_LIMIT_S:
+        store.add_event(
+            "clock",
+            f"the machine's clock was set {'back' if ahead_s > 0 else 'forward'} by "
+            f"{abs(ahead_s):,.0f} s during the run; recorded times go on evenly",
+        )
+
+
+def _step_record(step: Step, scope: Scope) -> StepRecord:
+    shot, key = step.screenshot, (step.task_id, step.step)
+    reason = scope.left_out.get(key)
     return StepRecord(
         task_id=step.task_id,
         step=step.step,
@@ -164,6 +222,8 @@ def _step_record(step: Step) -> StepRecord:
         baseline_prefill_s=step.baseline.prefill_s,
         baseline_decode_s=step.baseline.decode_s,
         baseline_exec_s=step.baseline.exec_s,
+        left_out=None if reason is None else str(reason),
+        stratum=scope.strata.get(key),
     )
 
 
@@ -173,20 +233,31 @@ def _calibrate(
     ingredients: Ingredients,
     store: Store,
     progress: Progress,
+    until_s: float,
 ) -> None:
     measured = store.new_content()
+    under_way = UnderWay(store.folder)
+    under_way.begin_phase("calibrating")
     depths = {(step.task_id, step.step): step.depth for step in trace.steps}
+    content = [(depths[key], new) for key, (new, _) in measured.items()]
     rows = calibrate(
         settings,
         ingredients.build.bench,
         ingredients.model.model,
-        [(depths[key], new) for key, (new, _) in measured.items()],
+        content,
         store.calibration(),
         progress,
         store.folder / BENCH_LOG,
     )
     for row in rows:  # each is measured when it is asked for, and kept before the next
         store.add_calibration([row])
+        if time.monotonic() >= until_s:
+            break
+    planned, made = chunks_at(settings, content), {row.depth for row in store.calibration()}
+    if missed := planned.keys() - made:
+        told = f"{len(missed)} of {len(planned)} depths were not calibrated"
+        store.add_event(BUDGET, f"The budget's time was over: {told}.")
+    under_way.end()
 
 
 def _estimate(settings: Settings, trace: Trace, store: Store) -> None:
@@ -194,30 +265,9 @@ def _estimate(settings: Settings, trace: Trace, store: Store) -> None:
 
     Steps deeper than what is calibrated get no estimate.
     """
-    content, done = store.new_content(), store.done()
-    rows = store.calibration()
-    if not rows:
-        return
-    calibration = Calibration.from_rows(rows, settings.calibration.chunk)
-    for step in trace.steps:
-        key = (step.task_id, step.step)
-        if key not in content or not calibration.covers(step.depth):
-            continue
-        if (*key, "arithmetic", 0) in done:
-            continue
-        new, encode_ms = content[key]
-        store.record(
-            Measurement(
-                task_id=step.task_id,
-                step=step.step,
-                variant="arithmetic",
-                round=0,
-                depth=step.depth,
-                status="ok",
-                started_at=datetime.now(UTC),
-                prompt_n=new,
-                prompt_ms=calibration.estimate_lm_ms(new, step.depth) + encode_ms,
-                install_ms=0.0,
-                encode_ms=encode_ms,
-            )
-        )
+    done = store.done()
+    chunk = settings.calibration.chunk
+    content, rows = store.new_content(), store.calibration()
+    for row in estimates(trace.steps, content, rows, chunk, CLOCK.now()):
+        if (row.task_id, row.step, row.variant, row.round) not in done:
+            store.record(row)

@@ -59,7 +59,8 @@ def plan(
     Within a round every step's ``fake``, ``control`` and ``restored`` follow each other directly,
     so that the drift of a shared machine hits all of them; their order rotates through all six
     with the round and from step to step. ``full`` comes after them. ``restored`` and ``full`` are
-    left out for steps deeper than the schedule allows. Warm-up rounds go from the shallowest step
+    left out for steps deeper than the schedule allows. A cold step has ``full`` alone, in as many
+    rounds as others have ``fake``. Warm-up rounds go from the shallowest step
     to the deepest: each prefix is then computed from the one before, and all of them together cost
     about as much as the deepest. A new server has no saved states, so a warm-up is repeated after
     a resume, but only for steps that have something to measure.
@@ -99,9 +100,17 @@ def plan(
     return warmup + counted
 
 
+def is_cold(step: Step) -> bool:
+    """Whether nothing is cached: no prefix to fabricate or to restore, the whole prompt is new.
+
+    ``fake`` and ``restored`` would be the very request that ``full`` is, so that alone is made.
+    """
+    return step.depth == 0
+
+
 def can_restore(step: Step, schedule: ScheduleSettings) -> bool:
     """Whether ``restored`` is measured for a step."""
-    return step.depth <= schedule.restored_max_depth
+    return 0 < step.depth <= schedule.restored_max_depth
 
 
 def _key(step: Step) -> StepKey:
@@ -109,6 +118,8 @@ def _key(step: Step) -> StepKey:
 
 
 def _warm_up(step: Step, schedule: ScheduleSettings) -> tuple[Variant, ...]:
+    if is_cold(step):
+        return ("full",)
     return ("fake", "restored") if can_restore(step, schedule) else ("fake",)
 
 
@@ -124,15 +135,26 @@ def _round(
     for index, step in enumerate(steps):
         if only is not None and _key(step) not in only:
             continue
-        variants: list[Variant] = []
-        if is_added or number < schedule.rounds:
-            variants += (
-                variant
-                for variant in _ORDERS[(number + index) % len(_ORDERS)]
-                if variant != "restored" or can_restore(step, schedule)
-            )
-        if not is_added and number < schedule.full_rounds and step.depth <= schedule.full_max_depth:
-            variants.append("full")
-        for variant in variants:
+        order = _ORDERS[(number + index) % len(_ORDERS)]
+        for variant in _variants(step, schedule, number, order, is_added=is_added):
             yield Planned(step, variant, number, position)
             position += 1
+
+
+def _variants(
+    step: Step,
+    schedule: ScheduleSettings,
+    number: int,
+    order: Iterable[Variant],
+    *,
+    is_added: bool,
+) -> list[Variant]:
+    """What is measured of a step in a round."""
+    if is_cold(step):
+        return [] if is_added else ["full"]
+    variants: list[Variant] = []
+    if is_added or number < schedule.rounds:
+        variants += (v for v in order if v != "restored" or can_restore(step, schedule))
+    if not is_added and number < schedule.full_rounds and step.depth <= schedule.full_max_depth:
+        variants.append("full")
+    return variants

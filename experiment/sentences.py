@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from experiment.intervals import MIN_PAIRS, Interval, difference, noise_floor
 from experiment.layout import NOTHING
 from experiment.rows import Comparison, RunStability
+
+if TYPE_CHECKING:
+    from experiment.extrapolated import Extrapolation, Row
 
 
 def with_margin(
@@ -50,10 +56,18 @@ def _time(value_ms: float, low_ms: float | None = None, high_ms: float | None = 
 
 def answer(comparison: Comparison) -> tuple[str, ...]:
     """What the figures say: a sentence or two for each question that has data, never none."""
-    told = (_cost(comparison), _fallback(comparison), _full(comparison), _arithmetic(comparison))
+    told = (
+        _cost(comparison),
+        _cold(comparison),
+        _fallback(comparison),
+        _full(comparison),
+        _arithmetic(comparison),
+    )
     sentences = tuple(sentence for sentence in told if sentence)
     if not sentences:
         return ("No step has a valid measurement of fake: there is nothing to compare.",)
+    if comparison.extrapolation is not None:
+        sentences += tuple(extrapolated(comparison.extrapolation))
     ended = (_rounds(comparison), _stability(comparison.stability))
     return sentences + tuple(sentence for sentence in ended if sentence)
 
@@ -85,6 +99,64 @@ def _cost(comparison: Comparison) -> str:
         )
         text += f"; the median step {per_token} ms a new token"
     return text + "."
+
+
+def _cold(comparison: Comparison) -> str:
+    cold_ms = [
+        step.full_prefill_ms
+        for step in comparison.steps
+        if step.depth == 0 and step.full_prefill_ms is not None
+    ]
+    if not cold_ms:
+        return ""
+    return (
+        f"Where nothing was cached (L = 0), the whole prompt costs {_time(sum(cold_ms))} in sum "
+        f"over {steps(len(cold_ms))}."
+    )
+
+
+def extrapolated(found: Extrapolation) -> Iterator[str]:
+    """What the sample that a budget allowed says of all steps: prefill, and walls of all tasks."""
+    rows = [row for row in found.rows if row.task_id is None]
+    if not rows:
+        return
+    told = [
+        f"{row.variant} {_of_all(row)}, {row.prefill.measured_steps:,} of them measured"
+        for row in rows
+    ]
+    yield (
+        f"Extrapolated to {found.covered:,} of {steps(found.steps)} of the trace, prefill in sum: "
+        f"{'; '.join(told)}."
+    )
+    walls = [row for row in rows if row.opt_wall_s is not None]
+    if walls:
+        of_walls = [
+            f"{row.variant} "
+            f"{_range_s(row.opt_wall_s or 0.0, row.opt_wall_s_low, row.opt_wall_s_high)}"
+            for row in walls
+        ]
+        yield (
+            f"The same for the walls of all tasks (measured prefill, decode and exec of the "
+            f"baseline), over {steps(walls[0].wall.steps)} with a complete baseline of "
+            f"{walls[0].baseline_wall_s:,.1f} s: {'; '.join(of_walls)}."
+        )
+    for flaw in dict.fromkeys(row.prefill.flaw for row in rows if row.prefill.flaw):
+        of = " and ".join(row.variant for row in rows if row.prefill.flaw == flaw)
+        yield f"{of} {'have' if ' and ' in of else 'has'} no interval there: {flaw}."
+
+
+def _of_all(row: Row) -> str:
+    total = row.prefill
+    if total.ms is None:
+        return "not known"
+    low, high = (None if end is None else end / 1000 for end in (total.low_ms, total.high_ms))
+    return _range_s(total.ms / 1000, low, high)
+
+
+def _range_s(value: float, low: float | None, high: float | None) -> str:
+    """Seconds and their interval, whose sides differ."""
+    told = "no interval" if low is None or high is None else f"{low:,.1f} to {high:,.1f}"
+    return f"{value:,.1f} s ({told})"
 
 
 def _fallback(comparison: Comparison) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,34 +17,9 @@ from experiment.prefix import PrefixBuilder, StepPrompt
 from experiment.screenshot import png_bytes
 from experiment.server import Server, server_arguments
 from experiment.settings import Settings
+from experiment.step_size import context_size
 from experiment.trace import Step
 from experiment.words import load_words
-
-# The finest grid of image tokens among the vision towers that llama.cpp knows for such models is
-# one token for 28 x 28 pixels; what it overestimates costs only address space.
-_PIXELS_PER_IMAGE_TOKEN = 28
-# Template head and tail, markers around an image, the token that is decoded in the end.
-_CONTEXT_MARGIN = 256
-_CONTEXT_STEP = 256
-
-
-def context_size(steps: Sequence[Step]) -> int:
-    """KV cells that hold the largest step: depth, text, image and some room, a multiple of 256.
-
-    What a text costs is bounded by its UTF-8 bytes, and an image by its size.
-    """
-    largest = max(step.depth + _new_tokens_bound(step) for step in steps)
-    return math.ceil((largest + _CONTEXT_MARGIN) / _CONTEXT_STEP) * _CONTEXT_STEP
-
-
-def _new_tokens_bound(step: Step) -> int:
-    text = len((step.new_text or "").encode()) + (step.new_tokens or 0)
-    if step.screenshot is None:
-        return text
-    columns = math.ceil(step.screenshot.width / _PIXELS_PER_IMAGE_TOKEN)
-    rows = math.ceil(step.screenshot.height / _PIXELS_PER_IMAGE_TOKEN)
-    return text + columns * rows
-
 
 # Prompts kept from one round to the next; a screenshot takes about 100 kB.
 _PROMPTS_KEPT = 256

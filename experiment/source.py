@@ -29,8 +29,8 @@ from experiment.trees import (
     put_in_place,
     read_json,
     temporary_sibling,
-    write_json,
 )
+from experiment.whole_file import write_json
 
 STAMP = ".experiment-source.json"
 MARKERS = ("CMakeLists.txt", "src/llama-memory.h", "tools/server/server-context.cpp")

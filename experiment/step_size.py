@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,6 +22,11 @@ IMAGE_GRID_PIXELS = 32
 
 FINEST_GRID_PIXELS = 28
 """The same of the finest grid among the towers that llama.cpp knows for such models."""
+
+
+# Template head and tail, markers around an image, the token that is decoded in the end.
+_CONTEXT_MARGIN = 256
+_CONTEXT_STEP = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,17 @@ class Sizes:
         if not self.images:
             return IMAGE_GRID_PIXELS**-2
         return sum(self.images.values()) / sum(map(math.prod, self.images))
+
+
+def context_size(steps: Sequence[Step]) -> int:
+    """KV cells that hold the largest step: depth, text, image and some room, a multiple of 256.
+
+    Of what is not counted yet the most is taken that it can have; what that overestimates costs
+    only address space.
+    """
+    sizes = Sizes()
+    largest = max(step.depth + sizes.of(step).high for step in steps)
+    return math.ceil((largest + _CONTEXT_MARGIN) / _CONTEXT_STEP) * _CONTEXT_STEP
 
 
 def learned(

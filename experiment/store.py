@@ -7,14 +7,16 @@ most the measurement under way; DuckDB replays its write-ahead log on the next o
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from experiment.clock import CLOCK
 from experiment.database import DATABASE, SCHEMA, SCHEMA_VERSION, connect, find_run_id
 from experiment.errors import StoreError
 from experiment.host import HostFacts
@@ -29,6 +31,9 @@ from experiment.records import (
 )
 
 _KEY_COLUMNS = ("run_id", "task_id", "step", "variant", "round")
+
+# Handed over as columns: row by row they take a thousand times as long, 100 s for 20,000.
+_STEPS_AT_ONCE = 10_000
 
 
 def utc(moment: datetime) -> datetime:
@@ -59,8 +64,16 @@ class Store(Recorded):
     """
 
     @classmethod
-    def create(cls, folder: Path, run: RunRecord) -> Store:
-        """Make ``folder`` if needed and a database in it that holds ``run`` and nothing else.
+    def create(
+        cls, folder: Path, run: RunRecord, begin: Callable[[Store], None] = lambda _: None
+    ) -> Store:
+        """Make ``folder`` if needed and a database in it that holds ``run``.
+
+        Args:
+            folder: of the results.
+            run: its one run.
+            begin: records what there has to be from the first moment on: a kill leaves either no
+                database or one that has it.
 
         Raises:
             StoreError: the folder already has a database, or cannot be written.
@@ -76,11 +89,12 @@ class Store(Recorded):
             raise StoreError(
                 f"the results folder cannot be made: {error.strerror}", where=str(folder)
             ) from error
-        # Made aside and renamed: a kill leaves either no database or one that has its tables.
+        # Made aside and renamed.
         draft = folder / (DATABASE + ".new")
         draft.unlink(missing_ok=True)
         with cls(connect(draft, read_only=False), folder, run.id) as store:
             store._lay_out(run)
+            begin(store)
         draft.replace(database)
         return cls(connect(database, read_only=False), folder, run.id)
 
@@ -116,7 +130,10 @@ class Store(Recorded):
         except BaseException:
             connection.close()
             raise
-        return cls(connection, folder, run)
+        store = cls(connection, folder, run)
+        # The machine's clock may have been set back since: what comes now is later all the same.
+        CLOCK.go_on_after(store.last_moment().replace(tzinfo=UTC))
+        return store
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +144,11 @@ class Store(Recorded):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:
+            with suppress(StoreError):  # what went wrong first is what is told
+                self.close()
 
     def close(self) -> None:
         """Fold the write-ahead log into the file, so that the file alone is the whole result."""
@@ -138,7 +159,7 @@ class Store(Recorded):
 
     def set_status(self, status: RunStatus) -> None:
         """Say what became of the run; every status but ``running`` also stamps its end."""
-        finished = None if status == "running" else utc(datetime.now(UTC))
+        finished = None if status == "running" else utc(CLOCK.now())
         self._execute(
             "UPDATE run SET status = ?, finished = ? WHERE id = ?",
             [status, finished, self.run_id],
@@ -148,7 +169,7 @@ class Store(Recorded):
         """Record the machine as it is now; a resumed run has one row for each time it went on."""
         row: dict[str, object] = {
             "run_id": self.run_id,
-            "recorded_at": utc(datetime.now(UTC)),
+            "recorded_at": utc(CLOCK.now()),
             **facts,
         }
         self._execute(_insert("host", row), _values(row))
@@ -168,12 +189,18 @@ class Store(Recorded):
 
     def add_steps(self, steps: Iterable[StepRecord]) -> None:
         """Record the trace's steps; a step that is there already stays as it is (resume)."""
-        rows = [{"run_id": self.run_id, **asdict(step)} for step in steps]
-        if rows:
-            self._execute_many(
-                _insert("step", rows[0], then="ON CONFLICT DO NOTHING"),
-                [_values(row) for row in rows],
-            )
+        types: dict[str, str] = dict(
+            self._execute(
+                "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = 'step'"
+            ).fetchall()
+        )
+        columns = ", ".join(f"unnest(?::{kind}[])" for kind in types.values())
+        statement = f"INSERT INTO step ({', '.join(types)}) SELECT {columns} ON CONFLICT DO NOTHING"
+        left = iter(steps)
+        with self._transaction():
+            while some := list(islice(left, _STEPS_AT_ONCE)):
+                rows = [{"run_id": self.run_id, **asdict(step)} for step in some]
+                self._execute(statement, [[row[name] for row in rows] for name in types])
 
     def set_new_text_tokens(self, task_id: str, step: int, tokens: int) -> None:
         """Record how many tokens the step's text really has with this model's tokenizer."""
@@ -230,7 +257,7 @@ class Store(Recorded):
         """Record a warning, restart, retry or refusal, at the present time."""
         row: dict[str, object] = {
             "run_id": self.run_id,
-            "happened_at": utc(datetime.now(UTC)),
+            "happened_at": utc(CLOCK.now()),
             "kind": kind,
             "message": message,
             "task_id": task_id,

@@ -131,7 +131,7 @@ def _load(reader: Reader) -> StructureComparison:
         StructureRow,
         f"(SELECT s.*, r.* EXCLUDE ({STEP_KEY}), c.aa_n, c.aa_median, '' AS flag "
         f"FROM structure_comparison AS s JOIN step_comparison AS c USING ({STEP_KEY}) "
-        f"LEFT JOIN step_ratios AS r USING ({STEP_KEY}))",
+        f"LEFT JOIN step_ratios AS r USING ({STEP_KEY}) WHERE s.left_out IS NULL)",
         order="line, task_id, step",
     )
     if not rows:

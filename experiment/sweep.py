@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 from experiment.calibrate import DEPTH_STEP
 from experiment.engine import Engine
 from experiment.errors import SettingsError
 from experiment.folder import write_json
+from experiment.probe import changed, probe_sweep, run_rows
 from experiment.progress import Progress
 from experiment.settings import Settings
 from experiment.sweep_costs import read_costs
 from experiment.sweep_estimate import Plan, choose_cells
-from experiment.trace import load_trace
 
 DEPTHS = "256,1024,4096,16384,65536,131072"
 NEW = "16,64,256,1024,2048"
 LIMIT_MIN = 20.0
 
 NAME = "sweep"
-PROBE_NAME = "sweep-probe"
 PLAN_FILE = "sweep.json"
 """Beside the database: what was planned, what it was to cost, and what was left out and why."""
 
 MAX_DEPTH = 1 << 24
 MAX_NEW = 1 << 20
 MAX_CELLS = 1000
-
-# Deep enough to tell a token's cost from a cell's, and cheap: a real prefix is decoded for each.
-_PROBE_DEPTHS = (256, 1024)
-# Measured with fake only, which needs no prefix: what a cell of depth costs shows only far down,
-# where the KV cache has outgrown the processor's.
-_PROBE_FAKE_DEPTH = 16384
-_PROBE_TEXT_TOKENS = (16, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +72,7 @@ def prepare(engine: Engine, settings: Settings, request: Request, progress: Prog
         SettingsError: no cell fits, or one has no room for a token of text.
         ExperimentError: the probe cannot be made.
     """
-    folder = _run(
-        engine, _probe_settings(settings), PROBE_NAME, _probe_rows(request.depths), progress
-    )
+    folder = probe_sweep(engine, settings, request.depths, progress)
     return choose_cells(
         read_costs(folder), settings, request.depths, request.sizes, request.limit_s, folder.name
     )
@@ -98,7 +84,7 @@ def measure(engine: Engine, settings: Settings, plan: Plan, progress: Progress) 
     Raises:
         ExperimentError: the run cannot begin or go on; what was measured is kept.
     """
-    folder = _run(engine, sweep_settings(settings, plan), NAME, trace_rows(plan), progress)
+    folder = run_rows(engine, sweep_settings(settings, plan), NAME, trace_rows(plan), progress)
     write_json(folder / PLAN_FILE, asdict(plan))
     return folder
 
@@ -111,7 +97,7 @@ def sweep_settings(settings: Settings, plan: Plan) -> Settings:
         "structure_steps": len(plan.depths) * len(plan.sizes),
         "time_limit_s": plan.added_s,
     }
-    return _changed(settings, schedule, {"at": "steps"})
+    return changed(settings, schedule, {"at": "steps"})
 
 
 def trace_rows(plan: Plan) -> list[dict[str, object]]:
@@ -126,54 +112,6 @@ def trace_rows(plan: Plan) -> list[dict[str, object]]:
         for step, depth in enumerate(plan.depths)
         for new in plan.sizes
     ]
-
-
-def _probe_settings(settings: Settings) -> Settings:
-    schedule = {
-        "rounds": 2,
-        "max_rounds": 2,
-        "warmup_rounds": 1,
-        "full_rounds": 0,
-        "structure_steps": 0,
-        "restored_max_depth": min(_PROBE_DEPTHS[-1], settings.schedule.restored_max_depth),
-    }
-    return _changed(settings, schedule, {"at": "steps", "repetitions": 1})
-
-
-def _probe_rows(depths: Iterable[int]) -> list[dict[str, object]]:
-    cells = [(depth, tokens) for depth in _PROBE_DEPTHS for tokens in _PROBE_TEXT_TOKENS]
-    deepest = min(max(depths), _PROBE_FAKE_DEPTH)
-    if deepest > _PROBE_DEPTHS[-1]:
-        cells.append((deepest, _PROBE_TEXT_TOKENS[0]))
-    return [
-        {"task_id": "probe", "step": step, "depth": depth, "new": {"tokens": tokens}}
-        for step, (depth, tokens) in enumerate(cells)
-    ]
-
-
-def _run(
-    engine: Engine,
-    settings: Settings,
-    name: str,
-    rows: Iterable[Mapping[str, object]],
-    progress: Progress,
-) -> Path:
-    with TemporaryDirectory(prefix=f"{name}-") as folder:
-        # The file's name too: inside a container the run is named after it.
-        path = Path(folder) / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        return engine.run(settings, load_trace(path), name, progress)
-
-
-def _changed(
-    settings: Settings, schedule: Mapping[str, Any], calibration: Mapping[str, Any]
-) -> Settings:
-    return settings.model_copy(
-        update={
-            "schedule": settings.schedule.model_copy(update=schedule),
-            "calibration": settings.calibration.model_copy(update=calibration),
-        }
-    )
 
 
 def _numbers(flag: str, text: str, highest: int) -> list[int]:

@@ -25,7 +25,7 @@ class Costs:
 
     Attributes:
         tail_tokens: tokens of the chat template behind a step's own text.
-        model: prefill over new tokens and depth, of ``fake``.
+        model: prefill over new tokens and depth, of ``fake`` of text; images are apart.
         overhead_ms: of a request, outside its prefill, at depth 0; and for each cell of depth
             ``overhead_ms_per_cell``.
         restore_ms_per_cell: copying a saved state back, for each cell of depth.
@@ -90,7 +90,7 @@ class _Probe:
         model = self._model()
         per_depth = dict(
             self._rows(
-                "SELECT depth, median(wall_ms - lm_prefill_ms - coalesce(prime_ms, 0)) "
+                "SELECT depth, median(wall_ms - prefill_ms - coalesce(prime_ms, 0)) "
                 "FROM measurement WHERE run_id = $run AND status = 'ok' "
                 "AND variant IN ('fake', 'control') GROUP BY depth"
             )
@@ -134,8 +134,10 @@ class _Probe:
 
     def _model(self) -> CostModel:
         cells = self._rows(
-            "SELECT depth, prompt_n, median(lm_prefill_ms) FROM measurement WHERE run_id = $run "
-            "AND status = 'ok' AND variant IN ('fake', 'control') GROUP BY depth, prompt_n"
+            "SELECT m.depth, m.prompt_n, median(m.lm_prefill_ms) FROM measurement AS m "
+            "JOIN step AS s USING (run_id, task_id, step) WHERE m.run_id = $run "
+            "AND m.status = 'ok' AND m.variant IN ('fake', 'control') AND s.image_width IS NULL "
+            "GROUP BY m.depth, m.prompt_n"
         )
         if not cells:
             errors = self._rows(
@@ -143,7 +145,7 @@ class _Probe:
             )
             reason = f": {errors[0][0]}" if errors else ""
             raise StoreError(
-                f"the probe before the sweep has no valid measurement{reason}",
+                f"the probe has no valid measurement{reason}",
                 where=str(self._folder),
             )
         return fit(Point(depth, new, ms) for depth, new, ms in cells)
@@ -152,7 +154,7 @@ class _Probe:
         tails = self._rows(
             "SELECT DISTINCT m.prompt_n - s.new_text_tokens FROM measurement AS m JOIN step AS s "
             "USING (run_id, task_id, step) WHERE m.run_id = $run AND m.status = 'ok' "
-            "AND m.variant = 'fake' AND s.new_text_tokens IS NOT NULL"
+            "AND m.variant = 'fake' AND s.new_text_tokens IS NOT NULL AND s.image_width IS NULL"
         )
         if len(tails) != 1:
             raise StoreError(

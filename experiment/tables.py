@@ -126,7 +126,12 @@ def _page(comparison: Comparison) -> Page:
     return Page(
         title=title(comparison),
         heads=[column.head for column in COLUMNS],
-        rows=[[column.step(step) for column in COLUMNS] for step in comparison.steps],
+        # What is left out has no figures here; JSON and CSV list it with the reason.
+        rows=[
+            [column.step(step) for column in COLUMNS]
+            for step in comparison.steps
+            if step.left_out is None
+        ],
         total=[column.overall(comparison.overall) for column in COLUMNS],
         legend=LEGEND,
         sentences=answer(comparison),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from experiment.trace_header import TraceHeader, header_problems, is_header, par
 SCHEMA_FILE = ROOT / "schemas" / "trace.schema.json"
 HINT = "schemas/trace.schema.json says what each field holds"
 
+SPLIT = "split it by tasks, and run the parts"
+
 LATE_HEADER = "trace: is the header row's field; a header can only be the first line"
 
 MAX_LINE_BYTES = 8 << 20
@@ -32,6 +35,10 @@ MAX_NEW_TOKENS = 1 << 20
 MAX_TASK_ID = 200
 MAX_SECONDS = 1_000_000
 """Limits of a row. All but the first stand in the schema."""
+
+MAX_BYTES = 2 << 30
+MAX_STEPS = 4_000_000
+"""Limits of a trace. All of it is in memory while it is worked with, a row in about 400 bytes."""
 
 MAX_PROBLEMS = 20
 """Problems told at once; reading stops there."""
@@ -47,7 +54,7 @@ REASONS = {
 DepthUnit = Literal["tokens", "positions"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Baseline:
     """Seconds a step took in the run the trace was recorded from; None where not known."""
 
@@ -56,7 +63,7 @@ class Baseline:
     exec_s: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """One row: ``depth`` cells are in the cache, then text and screenshot are appended.
 
@@ -107,6 +114,8 @@ def load_trace(path: Path) -> Trace:
         reader.read(number, line)
         if len(reader.problems) >= MAX_PROBLEMS:
             break
+        if len(reader.steps) > MAX_STEPS:
+            raise TraceError(f"holds more than {MAX_STEPS:,} steps", where=str(path), hint=SPLIT)
     if not reader.problems and not reader.steps:
         raise TraceError("holds no steps", where=str(path), hint=HINT)
     if reader.problems:
@@ -118,8 +127,11 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The file's lines with their numbers; one that is too long comes cut, and is the last."""
     where = str(path)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
             raise TraceError("is not a file", where=where)
+        if found.st_size > MAX_BYTES:
+            raise TraceError(f"is larger than {MAX_BYTES >> 30} GiB", where=where, hint=SPLIT)
         with path.open("rb") as file:
             number = 0
             while line := file.readline(MAX_LINE_BYTES + 1):
@@ -154,6 +166,7 @@ class _Reader:
         self._last_of_task: dict[str, Step] = {}
         self._line_of: dict[tuple[str, int], int] = {}
         self._files: dict[str, Screenshot | str] = {}
+        self._opened: dict[Path, Screenshot] = {}
 
     def read(self, line: int, data: bytes) -> None:
         """Takes one line of the file. Blank ones are passed over; a bad one adds its problems."""
@@ -229,12 +242,17 @@ class _Reader:
             return "holds a lone surrogate (half of a UTF-16 pair)"
         if PurePosixPath(name).is_absolute():
             return f"{shown(name)} is absolute; the path is relative to the trace"
+        if PurePosixPath(posixpath.normpath(name)).parts[:1] == ("..",):
+            # Even if it comes back: a run copies the file to the same name below its own folder.
+            return f"{shown(name)} leaves the folder of the trace"
         try:
             folder = self._folder.resolve()
             path = (folder / name).resolve()
             if not path.is_relative_to(folder):
                 return f"{shown(name)} leaves the folder of the trace"
-            return open_screenshot(path)
+            if path not in self._opened:  # by its own name: many links may lead to one file
+                self._opened[path] = open_screenshot(path)
+            return self._opened[path]
         except UnusableImageError as error:
             return f"{shown(name)} {error}"
         except RuntimeError:  # what Python before 3.13 says of links that go round in a circle

@@ -90,10 +90,11 @@ def anomalies(
     yield from _found("jump", jumps, jump_margin)
     yield from _found("repeated", _repeated(steps))
     if context is not None:
+        # One cell is left for the token that is generated.
         pairs = list(zip(steps, news, strict=True))
-        surely = [step for step, new in pairs if step.depth + new.low > context]
+        surely = [step for step, new in pairs if step.depth + new.low >= context]
         maybe = [
-            step for step, new in pairs if step.depth + new.low <= context < step.depth + new.high
+            step for step, new in pairs if step.depth + new.low < context <= step.depth + new.high
         ]
         yield from _found("beyond_context", surely, context)
         yield from _found("maybe_beyond_context", maybe, context)

@@ -175,21 +175,31 @@ class _Reckoning:
             for step in steps
         ]
         schedule = settings.schedule
-        self.is_real = self.depth <= schedule.restored_max_depth
+        self._is_cold = self.depth == 0
+        self.is_real = ~self._is_cold & (self.depth <= schedule.restored_max_depth)
         self._start_s = costs.start_s * spread.within
         self._counted = counted
         of = costs.costs
         overhead_ms = of.overhead_ms + of.overhead_ms_per_cell * self.depth
-        prefill_s = _prefill_s(of, self.new, self.depth) + costs.images.ms_of(pixels) / 1000
+        # What is new is read too: its tokens lie half of it deeper than L in the mean. The probe's
+        # few tell nothing of that.
+        prefill_s = _prefill_s(of, self.new, self.depth + self.new / 2)
+        prefill_s += costs.images.ms_of(pixels) / 1000
         factor = self._factor(self.depth)
         self._request_s = factor * (prefill_s + overhead_ms / 1000 + costs.driver_s)
         restored_s = self._request_s + factor * of.restore_ms_per_cell * self.depth / 1000
         full_s = self._request_s + factor * _prefix_s(of, self.depth)
+        warm, has_prefix = schedule.warmup_rounds, ~self._is_cold
+        full_rounds = np.where(
+            self._is_cold,
+            warm + max(schedule.rounds, schedule.full_rounds),
+            schedule.full_rounds * (self.depth <= schedule.full_max_depth),
+        )
         self._by_step = {
-            "fake": (schedule.warmup_rounds + schedule.rounds) * self._request_s,
-            "control": schedule.rounds * self._request_s,
-            "restored": (schedule.warmup_rounds + schedule.rounds) * restored_s * self.is_real,
-            "full": schedule.full_rounds * full_s * (self.depth <= schedule.full_max_depth),
+            "fake": (warm + schedule.rounds) * self._request_s * has_prefix,
+            "control": schedule.rounds * self._request_s * has_prefix,
+            "restored": (warm + schedule.rounds) * restored_s * self.is_real,
+            "full": full_rounds * full_s,
         }
 
     @property

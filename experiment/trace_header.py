@@ -11,6 +11,7 @@ from typing import Any, cast
 from jsonschema import Draft202012Validator
 
 from experiment.paths import ROOT
+from experiment.records import ASSUMED, IMPORTED, TRACE_DROPPED, TRACE_WARNING
 from experiment.schema_check import schema_problems
 
 SCHEMA_FILE = ROOT / "schemas" / "trace-header.schema.json"
@@ -46,6 +47,24 @@ class TraceHeader:
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     dropped: tuple[tuple[str, int], ...] = ()
+
+
+def told(header: TraceHeader) -> list[tuple[str, str]]:
+    """What whoever reads a figure of this trace must know: kinds of events, and sentences."""
+    counted = f", tokens counted by {header.tokenizer}" if header.tokenizer else ""
+    return [
+        (IMPORTED, f"The trace was imported from {header.source_format}{counted}."),
+        *((ASSUMED, f"Assumed by the import: {_bare(text)}.") for text in header.assumptions),
+        *((TRACE_WARNING, f"Warning of the import: {_bare(text)}.") for text in header.warnings),
+        *(
+            (TRACE_DROPPED, f"Left out by the import: {count:,} ({_bare(reason)}).")
+            for reason, count in header.dropped
+        ),
+    ]
+
+
+def _bare(text: str) -> str:
+    return text.rstrip(".")
 
 
 def is_header(row: object) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from experiment.trace_info_tables import (
     sentences,
     title,
 )
+from experiment.whole_file import write_text
 
 MAX_TASKS = 12
 """Tasks that get a line: those with the most steps."""
@@ -62,18 +62,15 @@ def write(info: TraceInfo, to: Path, estimate: Estimate | None = None) -> Path:
     """
     if to.is_dir():
         raise ReportError("this is a folder", where=str(to), hint="name a file, as trace.html")
-    draft = to.with_name(f".{to.name}.{os.getpid()}.tmp")
+    page = render(info, estimate)
     try:
-        draft.write_text(render(info, estimate), encoding="utf-8", newline="\n")
-        draft.replace(to)
+        write_text(to, page)
     except OSError as error:
         raise ReportError(
             f"the page cannot be written: {error.strerror}",
             where=str(to),
             hint="name a file in a folder that is there and can be written",
         ) from error
-    finally:
-        draft.unlink(missing_ok=True)
     return to
 
 

@@ -12,11 +12,13 @@ from rich.cells import cell_len, set_cell_size
 
 from experiment.budget import duration
 from experiment.layout import NOTHING, WIDTH
+from experiment.records import IMPORTED
 from experiment.sentences import of, steps
 from experiment.strict_json import shown
 from experiment.text_plots import bar, histogram, sparkline
 from experiment.trace_anomalies import Anomaly, Place
 from experiment.trace_estimate import Estimate
+from experiment.trace_header import told as of_header
 from experiment.trace_info import Distribution, TraceInfo
 
 Format = Literal["table", "json"]
@@ -109,12 +111,7 @@ def notes(info: TraceInfo, estimate: Estimate | None = None) -> tuple[str, ...]:
     """What is odd, what an importer had assumed, and what an estimate leaves open."""
     told = [_anomaly(anomaly) for anomaly in info.anomalies]
     if info.header is not None:
-        told += [f"Assumed by the import: {text.rstrip('.')}." for text in info.header.assumptions]
-        told += [f"Warning of the import: {text.rstrip('.')}." for text in info.header.warnings]
-        told += [
-            f"Left out by the import: {count:,} ({reason.rstrip('.')})."
-            for reason, count in info.header.dropped
-        ]
+        told += [sentence for kind, sentence in of_header(info.header) if kind != IMPORTED]
     return (*told, *(estimate.notes if estimate else ()))
 
 
@@ -287,7 +284,7 @@ def _anomaly(anomaly: Anomaly) -> str:
     have, limit = f"{steps(anomaly.steps)} {_verb(anomaly)}", f"{anomaly.limit:,}"
     match anomaly.kind:
         case "no_depth":
-            what = "no depth: a run refuses them, since the chat template's head is always there"
+            what = "no depth: nothing was cached, so a run measures the whole prompt, as full alone"
         case "shallow":
             what = f"a depth below {limit}: a run refuses those below the chat template's head"
         case "stuck":

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _TEMPORARY = ".tmp-"
@@ -84,13 +84,6 @@ def put_in_place(made: Path, target: Path) -> None:
         shutil.rmtree(doomed)
     else:
         made.rename(target)
-
-
-def write_json(path: Path, value: Mapping[str, object]) -> None:
-    """Write a JSON file in one step: readers see the old one or the new one, never a part."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
 
 
 def read_json(path: Path) -> dict[str, object]:

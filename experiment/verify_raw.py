@@ -266,7 +266,8 @@ def _differences(
     item = Planned(step, row["variant"], row["round"], row["position_in_round"])
     began_at = row["started_at"].replace(tzinfo=UTC)
     try:
-        made = asdict(judged(item, Answer(reply, row["raw"], Load(**load)), judge, began_at))
+        answer = Answer(reply, row["raw"], Load(**load), float(record.get("paused_s", 0.0)))
+        made = asdict(judged(item, answer, judge, began_at))
     except (ValueError, TypeError, AttributeError) as error:
         raise ArchiveError(f"its answer gives no row: {error}", where=what) from error
     return [

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-_PATTERN = ".*.draft"
+_PATTERN = ".[0-9]*-[0-9]*.draft"
 _numbers = itertools.count()
 
 
@@ -73,6 +73,6 @@ def copy(source: Path, target: Path) -> None:
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove what killed writers have left in ``folder`` and below. Nobody may write there now."""
-    for left in folder.rglob(_PATTERN):
+    """Remove what killed writers have left in ``folder``. Nobody may be writing there."""
+    for left in folder.glob(_PATTERN):
         left.unlink(missing_ok=True)

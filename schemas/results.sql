@@ -65,6 +65,8 @@ CREATE TABLE step (
     baseline_prefill_s DOUBLE,
     baseline_decode_s  DOUBLE,
     baseline_exec_s    DOUBLE,
+    left_out           VARCHAR,  -- why it is not replayed, the kind first ("budget: ..."); NULL = it is
+    stratum            INTEGER,  -- of the sample that a budget allows; 0 = taken without a lot, NULL = none
     PRIMARY KEY (run_id, task_id, step)
 );
 
@@ -163,6 +165,23 @@ FROM measurement
 WHERE status = 'ok'
 GROUP BY run_id, task_id, step, variant;
 
+-- One row a step and variant: the times that stand for it. At L = 0, where nothing is cached, there is
+-- no prefix to fabricate or to restore: what fake and (in a run that restores) restored would do there
+-- is what full does, which is measured once for all of them.
+CREATE VIEW step_time AS
+SELECT run_id, task_id, step, variant, n, prefill_ms, encode_ms, lm_prefill_ms
+FROM step_variant
+UNION ALL
+SELECT f.run_id, f.task_id, f.step, c.variant, f.n, f.prefill_ms, f.encode_ms, f.lm_prefill_ms
+FROM step_variant AS f
+JOIN step AS s ON s.run_id = f.run_id AND s.task_id = f.task_id AND s.step = f.step
+JOIN (
+    SELECT DISTINCT run_id, 'restored' AS variant FROM step_variant WHERE variant = 'restored'
+    UNION ALL
+    SELECT id, 'fake' FROM run
+) AS c ON c.run_id = f.run_id
+WHERE f.variant = 'full' AND s.depth = 0;
+
 -- One row a step and round with at least one ratio. ratio and lm_ratio are fake / restored; aa_ratio
 -- is control / fake, two measurements of one and the same thing: what the machine's noise makes of 1.
 CREATE VIEW pair AS
@@ -181,7 +200,7 @@ LEFT JOIN (FROM measurement WHERE status = 'ok' AND variant = 'restored') AS r
     ON r.run_id = f.run_id AND r.task_id = f.task_id AND r.step = f.step AND r.round = f.round
 WHERE ratio IS NOT NULL OR aa_ratio IS NOT NULL;
 
--- One row a step of the trace, measured or not.
+-- One row a step of the trace, measured or not. A step at L = 0 has figures of full and arithmetic only.
 CREATE VIEW step_comparison AS
 WITH wide AS (
     SELECT
@@ -230,7 +249,7 @@ paired AS (
     GROUP BY run_id, task_id, step
 )
 SELECT
-    s.run_id, s.task_id, s.step, s.line, s.depth,
+    s.run_id, s.task_id, s.step, s.line, s.depth, s.left_out,
     coalesce(w.new_tokens, w.full_tokens - s.depth) AS new_tokens,
     coalesce(w.fake_n, 0) AS fake_n,
     w.fake_prefill_ms, w.fake_install_ms, w.fake_encode_ms, w.fake_lm_prefill_ms, w.fake_n_kv,
@@ -253,12 +272,15 @@ LEFT JOIN wide AS w ON w.run_id = s.run_id AND w.task_id = s.task_id AND w.step 
 LEFT JOIN paired AS p ON p.run_id = s.run_id AND p.task_id = s.task_id AND p.step = s.step;
 
 -- One row a run: sums of the steps' medians, and medians over steps where the name or a comment says
--- so. A ratio of sums is taken over the steps that have both of its sides (…_steps).
+-- so. A ratio of sums is taken over the steps that have both of its sides (…_steps). steps are those that
+-- are replayed, cold_steps of them those at L = 0.
 CREATE VIEW run_comparison AS
 WITH over_steps AS (
     SELECT
         run_id,
-        count(*) AS steps,
+        count(*) FILTER (WHERE left_out IS NULL) AS steps,
+        count(*) FILTER (WHERE left_out IS NOT NULL) AS left_out_steps,
+        count(*) FILTER (WHERE left_out IS NULL AND depth = 0) AS cold_steps,
         count(fake_prefill_ms) AS fake_steps,
         sum(fake_prefill_ms) AS fake_prefill_ms,
         sum(fake_install_ms) AS fake_install_ms,
@@ -307,10 +329,11 @@ SELECT
 FROM over_steps AS s
 LEFT JOIN over_pairs AS p ON p.run_id = s.run_id;
 
--- One row a bucket of 1,024 tokens of depth: depth_from <= L < depth_to. Times are medians over steps.
+-- One row a bucket of 1,024 tokens of depth: depth_from <= L < depth_to. Times are medians over steps, of
+-- those that are replayed.
 CREATE VIEW depth_comparison AS
 WITH bucketed AS (
-    SELECT *, depth // 1024 * 1024 AS depth_from FROM step_comparison
+    SELECT *, depth // 1024 * 1024 AS depth_from FROM step_comparison WHERE left_out IS NULL
 ),
 over_steps AS (
     SELECT
@@ -354,8 +377,8 @@ FROM over_steps AS s
 LEFT JOIN over_pairs AS p ON p.run_id = s.run_id AND p.depth_from = s.depth_from;
 
 -- One row a task and variant. Both walls are sums over the same steps: those that have a measured
--- prefill of the variant and a complete baseline (steps_counted of steps). control is fake once more
--- and has no row.
+-- prefill of the variant (as step_time has it) and a complete baseline (steps_counted of steps). control
+-- is fake once more and has no row. Where steps are left out, it is a sum over some of them.
 CREATE VIEW task_wall AS
 WITH counted AS (
     SELECT
@@ -365,7 +388,7 @@ WITH counted AS (
         sum(s.baseline_prefill_s) AS baseline_prefill_s,
         sum(s.baseline_decode_s) AS baseline_decode_s,
         sum(s.baseline_exec_s) AS baseline_exec_s
-    FROM step_variant AS v
+    FROM step_time AS v
     JOIN step AS s ON s.run_id = v.run_id AND s.task_id = v.task_id AND s.step = v.step
     WHERE v.variant <> 'control'
         AND s.baseline_prefill_s IS NOT NULL AND s.baseline_decode_s IS NOT NULL AND s.baseline_exec_s IS NOT NULL
@@ -590,7 +613,7 @@ WITH routed AS (
     GROUP BY run_id, task_id, step, variant, fake_fill
 )
 SELECT
-    c.run_id, c.task_id, c.step, c.line, c.depth, c.new_tokens,
+    c.run_id, c.task_id, c.step, c.line, c.depth, c.left_out, c.new_tokens,
     f.fake_fill,
     coalesce(f.n, 0) AS fake_n,
     f.agrees AS fake_agrees,

@@ -21,7 +21,7 @@ from archives import NAME
 from canned_handoff import BUILD, FACTS, GRAPH, RAW_HOST
 
 from experiment import archive, archive_manifest, claims, crate, export, handoff_guide, report
-from experiment.database import connect
+from experiment.database import SCHEMA_VERSION, connect
 from experiment.folder import write_json
 from experiment.patches import load_series
 from experiment.progress import SilentProgress
@@ -359,7 +359,7 @@ class Handoff:
     top: Path
     executables: tuple[str, ...] = ("repository/inv",)
     facts: archive.Facts = field(
-        default_factory=lambda: archive.Facts(NAME, RUN_ID, ENDED, schema_version=2)
+        default_factory=lambda: archive.Facts(NAME, RUN_ID, ENDED, schema_version=SCHEMA_VERSION)
     )
 
     def path(self, name: str) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 from experiment.asking import Asker
 from experiment.client import Prompt, Reply
 from experiment.load import Load, Sample
+from experiment.pauses import PauseMeter
 from experiment.prefix import StepPrompt
 from experiment.records import Fill, Variant
 from experiment.trace import Baseline, Step
@@ -117,4 +118,5 @@ def asker(
 
     client = FakeClient(answer)
     meter = FakeMeter(client)
-    return Asker(client, prompt_of, folder, fill, meter), client, meter  # type: ignore[arg-type]
+    made = Asker(client, prompt_of, folder, fill, meter, PauseMeter())  # type: ignore[arg-type]
+    return made, client, meter

@@ -14,11 +14,14 @@ from experiment.calibrate import chunks_at
 from experiment.host import HostFacts, host_facts
 from experiment.progress import Progress
 from experiment.records import CalibrationRow, ExpertRow, RunRecord, StepRecord, Variant
+from experiment.scope import ALL, Asked
 from experiment.settings import Settings, load_settings
 from experiment.store import Store
 from experiment.trace import Step, Trace
 
 TAIL = 5
+IMAGE_TOKENS, ENCODE_MS = 500, 50.0
+"""Of any screenshot."""
 A_MS, B_MS, C_MS = 3.0, 0.5, 4e-5
 PRIME_MS = 0.4  # a token of a prefix, at depth 0
 OVERHEAD_MS, OVERHEAD_MS_PER_CELL = 5.0, 1e-3
@@ -57,7 +60,15 @@ class FakeEngine:
     def resume(self, settings: Settings, folder: Path, progress: Progress) -> Path:
         raise AssertionError
 
-    def run(self, settings: Settings, trace: Trace, name: str, progress: Progress) -> Path:
+    def run(
+        self,
+        settings: Settings,
+        trace: Trace,
+        name: str,
+        progress: Progress,
+        asked: Asked = ALL,
+    ) -> Path:
+        assert asked == ALL
         assert trace.path.is_file()
         self.trace_files.append(trace.path)
         self.runs.append((name, settings, list(trace.steps)))
@@ -77,7 +88,15 @@ class FakeEngine:
             (folder / "raw").mkdir()
             (folder / "raw" / "server.log").write_text(LOG)
             store.add_steps(
-                StepRecord(s.task_id, s.step, s.depth, line=s.line, new_text_tokens=s.new_tokens)
+                StepRecord(
+                    s.task_id,
+                    s.step,
+                    s.depth,
+                    line=s.line,
+                    new_text_tokens=s.new_tokens or 0,
+                    image_width=s.screenshot.width if s.screenshot else None,
+                    image_height=s.screenshot.height if s.screenshot else None,
+                )
                 for s in trace.steps
             )
             with store._transaction():  # a commit for each measurement takes most of the time
@@ -121,11 +140,10 @@ class FakeEngine:
                 )
             )
             return
-        assert step.new_tokens is not None
-        new, can_restore = (
-            step.new_tokens + TAIL,
-            step.depth <= settings.schedule.restored_max_depth,
-        )
+        seen = step.screenshot is not None
+        new = (step.new_tokens or 0) + TAIL + IMAGE_TOKENS * seen
+        encode_ms = ENCODE_MS * seen
+        can_restore = step.depth <= settings.schedule.restored_max_depth
         variants: tuple[Variant, ...] = ("fake", "control", "restored")
         for variant in variants if can_restore else variants[:2]:
             restored = variant == "restored"
@@ -135,7 +153,8 @@ class FakeEngine:
                     continue
                 ratio = self.ratios[number % len(self.ratios)] if variant == "fake" else 1.0
                 lm_ms = law_ms(new, step.depth) * ratio
-                wall_ms = lm_ms + install_ms + OVERHEAD_MS + OVERHEAD_MS_PER_CELL * step.depth
+                wall_ms = lm_ms + encode_ms + install_ms
+                wall_ms += OVERHEAD_MS + OVERHEAD_MS_PER_CELL * step.depth
                 prime_ms = self._prime_ms(store, step) if restored and number < 0 else 0.0
                 store.record(
                     measurement(
@@ -144,8 +163,9 @@ class FakeEngine:
                         variant,
                         number,
                         # The first request of all is slow, as it is in truth.
-                        lm_ms + install_ms + (1000 if number < 0 else 0),
+                        lm_ms + encode_ms + install_ms + (1000 if number < 0 else 0),
                         install_ms,
+                        encode_ms,
                         status="warmup" if number < 0 else "ok",
                         depth=step.depth,
                         prompt_n=new,

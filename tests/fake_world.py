@@ -25,6 +25,7 @@ from experiment.prefix import StepPrompt
 from experiment.progress import Progress, SilentProgress
 from experiment.records import CalibrationRow, Measurement
 from experiment.schedule import Planned
+from experiment.scope import Scope
 from experiment.session import Session
 from experiment.settings import Settings, load_settings
 from experiment.trace import Step, load_trace
@@ -113,11 +114,17 @@ class World:
         self.pid = os.getpid()
         self.benched: list[int] = []
 
-    def start(self) -> Path:
+    def start(self, scope: Scope | None = None) -> Path:
         trace = load_trace(self.trace_file)
         with self._in_place():
             return run.start(
-                self.settings, trace, "mine", "native", self.ingredients, self.progress
+                self.settings,
+                trace,
+                "mine",
+                "native",
+                self.ingredients,
+                self.progress,
+                scope=scope,
             )
 
     def resume(
@@ -284,7 +291,7 @@ def answer_ms(variant: str, new: int, k: int) -> float:
 
 
 def prompt_of(step: Step) -> StepPrompt:
-    if step.depth < HEAD:
+    if 0 < step.depth < HEAD:
         raise PrefixError(f"depth {step.depth} is too small")
     prompt = Prompt(json.dumps([step.task_id, step.step, step.depth]))
     return StepPrompt(prompt, step.depth, new_tokens(step.task_id, step.step))

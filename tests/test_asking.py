@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,7 @@ def test_request_and_answer_are_kept_but_not_the_prompt(tmp_path: Path) -> None:
         "parameters": client.sent[0][1],
         "response": body,
         "wall_ms": WALL_MS,
+        "load": asdict(QUIET),
     }
 
 

@@ -17,6 +17,7 @@ from experiment.errors import EngineError, SettingsError
 from experiment.paths import ROOT
 from experiment.progress import Progress, SilentProgress
 from experiment.records import CalibrationRow, Measurement
+from experiment.scope import ALL, Asked
 from experiment.settings import Settings, load_settings
 from experiment.store import Store
 from experiment.trace import Trace, load_trace
@@ -98,7 +99,14 @@ class FakeEngine:
         self.asked.append(("build", settings.model.name))
         return "built"
 
-    def run(self, settings: Settings, trace: Trace, name: str, progress: Progress) -> Path:
+    def run(
+        self,
+        settings: Settings,
+        trace: Trace,
+        name: str,
+        progress: Progress,
+        asked: Asked = ALL,
+    ) -> Path:
         self.asked.append((name, trace.path.name))
         self.settings.append(settings)
         if self.error:

@@ -6,7 +6,7 @@ import pytest
 from canned_costs import COSTS, TEXT, settings
 from canned_steps import step
 
-from experiment.budget_plan import FULL_SHARE, PREFIX_SHARE, BudgetPlan, plan
+from experiment.budget_plan import ENOUGH_STEPS, FULL_SHARE, PREFIX_SHARE, BudgetPlan, plan
 from experiment.errors import SettingsError
 from experiment.trace import Step
 from experiment.trace_costs import TraceCosts
@@ -41,11 +41,45 @@ def test_where_everything_fits_nothing_is_lowered() -> None:
 @pytest.mark.parametrize("budget_s", [60.0, 120.0, 300.0, 900.0])
 def test_the_budget_holds_with_probe_start_and_added_rounds(budget_s: float) -> None:
     made = fit(budget_s)
-    spent_s = made.spent_s + made.estimate.seconds + made.settings.schedule.time_limit_s
-    assert spent_s <= budget_s
-    assert made.estimate.seconds > 0.4 * budget_s
+    assert made.spent_s + made.estimate.seconds + made.added_s <= budget_s
+    # What all steps would share and the chosen ones do not is given to further steps.
+    assert made.estimate.seconds > 0.7 * budget_s
     assert 0 < len(made.selection.chosen) < len(STEPS)
     assert len(made.selection.chosen) + len(made.selection.left_out) == len(STEPS)
+
+
+def test_rounds_are_given_up_for_steps_where_the_sample_is_small() -> None:
+    small = fit(120.0)
+    assert small.settings.schedule.rounds == 1
+    assert small.notes[2] == (
+        "Each step is measured once, not 3 times, so that more steps fit within 2.0 min."
+    )
+    large = fit(2500.0)
+    assert len(large.selection.chosen) >= ENOUGH_STEPS
+    assert large.settings.schedule.rounds == 3
+    # With two rounds more fit than with three, and enough of them.
+    shallow = [step(number=i, depth=10 * i, new=100) for i in range(1, 61)]
+    between = fit(36.0, shallow, schedule__restored_max_depth=0, schedule__full_rounds=0)
+    assert between.settings.schedule.rounds == 2
+    assert ENOUGH_STEPS <= len(between.selection.chosen) < len(shallow)
+    assert between.notes == (
+        "Each step is measured 2 times, not 3 times, so that more steps fit within 36.0 s.",
+    )
+    # Rounds that were few from the start are not made more.
+    assert fit(300.0, schedule__rounds=1).settings.schedule.rounds == 1
+    assert not any("Each step" in note for note in fit(300.0, schedule__rounds=1).notes)
+
+
+def test_a_round_is_only_added_if_it_ends_in_time() -> None:
+    made = fit(120.0)
+    schedule = made.settings.schedule
+    costs = [cost for cost in made.estimate.steps.values() if cost.restored_s]
+    # One round of fake, control and restored; restored has a warm-up besides its one round.
+    round_s = sum(2 * cost.control_s + cost.restored_s / 2 for cost in costs)
+    left_s = 120.0 - made.spent_s - made.estimate.seconds
+    assert made.added_s == schedule.time_limit_s == pytest.approx(left_s - round_s)
+    none = fit(30.0)
+    assert (none.added_s, none.settings.schedule.max_rounds) == (0.0, 1)
 
 
 def test_deep_prefixes_are_given_up_before_deep_steps() -> None:
@@ -60,9 +94,12 @@ def test_deep_prefixes_are_given_up_before_deep_steps() -> None:
     assert at.prime_s + at["calibration"].seconds <= PREFIX_SHARE * usable_s
     deeper = estimate([step(depth=restored + 500)], COSTS, settings())
     assert deeper.prime_s + deeper["calibration"].seconds > PREFIX_SHARE * usable_s
-    assert estimate([step(depth=full, new=100)], COSTS, settings())["full"].seconds <= (
-        FULL_SHARE * usable_s
-    )
+    # Of 40 steps a sample of 20 has half of the prompts up to there.
+    whole = estimate(STEPS, COSTS, settings()).steps
+    up_to = [item for item in STEPS if item.depth <= full]
+    assert sum(whole["a", item.step].full_s for item in up_to) / 2 <= FULL_SHARE * usable_s
+    one_more = [item for item in STEPS if item.depth <= full + 500]
+    assert sum(whole["a", item.step].full_s for item in one_more) / 2 > FULL_SHARE * usable_s
     assert restored < 20_000
     depths = {item.depth for item in STEPS if (item.task_id, item.step) in made.selection.chosen}
     assert max(depths) == 20_000  # the deepest step, with fake alone
@@ -132,4 +169,4 @@ def test_the_probe_took_it_all() -> None:
 
 def test_not_even_a_step_fits() -> None:
     with pytest.raises(SettingsError, match="not even the cheapest step fits"):
-        fit(11.0)
+        fit(10.5)

@@ -322,3 +322,50 @@ def test_what_is_known_is_not_measured_again(tmp_path: Path) -> None:
 def test_no_process_is_started_for_nothing(tmp_path: Path) -> None:
     known = [CalibrationRow(depth, chunk, 1.0) for depth in (0, 512) for chunk in (16, 40, 256)]
     assert calibrated(fake_bench(tmp_path, EVEN), known) == []
+
+
+class Pauses:
+    """In place of the meter: the machine slept during the first ``times`` processes."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def __call__(self) -> Pauses:
+        return self
+
+    def __enter__(self) -> Pauses:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.left -= 1
+
+    def lost_s(self) -> float:
+        return 4.0 if self.left > 0 else 0.0
+
+
+class Sayings(SilentProgress):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+
+def test_a_depth_during_which_the_machine_slept_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiment.calibrate.PauseMeter", Pauses(1))
+    progress = Sayings()
+    (row,) = run(fake_bench(tmp_path, GOOD), (0,), progress)
+    assert row.tps_median == 128.0
+    assert (tmp_path / "raw" / "bench.log").read_text().count("$ ") == 2
+    assert progress.said == ["the machine stood still for 4.0 s: this depth is measured again"]
+
+
+def test_a_machine_that_always_falls_asleep_is_not_calibrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiment.calibrate.PauseMeter", Pauses(9))
+    with pytest.raises(CalibrationError, match="stood still during each of 3") as caught:
+        run(fake_bench(tmp_path, GOOD), (0,))
+    assert "--resume" in str(caught.value)

@@ -47,6 +47,7 @@ def test_a_step_by_hand(comparison: Comparison) -> None:
         task_id="a",
         step=1,
         depth=1000,
+        left_out=None,
         new_tokens=100,
         fake_n=3,
         fake_prefill_ms=110.0,
@@ -108,6 +109,7 @@ def test_a_step_by_hand(comparison: Comparison) -> None:
         arithmetic_error_pct_low=about(-1.0),  # 99 / 100
         arithmetic_error_pct_high=about(23.75),  # 99 / 80
         stability="unsteady: spread 7.0 %, drift +20.0 %",
+        fake_extrapolated_ms=None,
     )
     assert comparison.steps[0].ratio == Interval(low=0.96, high=1.1, median=1.0, n=3)
     assert comparison.steps[0].aa == Interval(low=0.95, high=1.02, median=1.0, n=3)
@@ -140,6 +142,8 @@ def test_a_refused_step_is_there_without_figures(comparison: Comparison) -> None
 def test_over_all_steps_by_hand(comparison: Comparison) -> None:
     assert comparison.overall == OverallRow(
         steps=3,
+        left_out_steps=0,
+        cold_steps=0,
         fake_steps=2,
         fake_prefill_ms=330.0,  # 110 + 220
         fake_prefill_ms_low=300.0,  # 100 + 200

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from canned_costs import COSTS
+from canned_steps import step, trace
+from fake_world import Recording, ingredients
 
 from experiment import engine
 from experiment.build import prebuilt, source_tree
@@ -21,7 +24,9 @@ from experiment.container import (
 from experiment.engine import DockerEngine, NativeEngine, check_limits, choose
 from experiment.errors import BuildError, EngineError
 from experiment.host import Limits
+from experiment.image import Image
 from experiment.progress import SilentProgress
+from experiment.scope import Asked
 from experiment.settings import load_settings
 
 
@@ -85,15 +90,16 @@ def test_limits_are_asked_of_the_engine_only_where_there_are_any() -> None:
 def test_progress_is_passed_on_and_the_folder_found(capfd: pytest.CaptureFixture[str]) -> None:
     def stream() -> Iterator[tuple[bytes | None, bytes | None]]:
         yield b"the table\n", None
+        yield None, b"results in /results/2026-11-30_01-01-03_host_trace-probe\nmeasure\n"
         yield None, b"results in /results/2026-11-30_01-0"
         yield None, b"2-03_host_smoke\nmeasure\n"
-        yield None, b"results in /results/another\n"
+        yield None, b"results in /results/cut"
 
-    # Cut anywhere, a name is only known when its line has ended.
+    # Cut anywhere, a name is only known when its line has ended; a probe's comes before the run's.
     assert _follow(stream()) == "2026-11-30_01-02-03_host_smoke"
     out, err = capfd.readouterr()
     assert out == ""
-    assert err.endswith("measure\nresults in /results/another\n")
+    assert err.endswith("measure\nresults in /results/cut")
 
 
 class Nobody:
@@ -156,6 +162,93 @@ def test_limits_are_checked_inside(
     else:
         with pytest.raises(EngineError, match=sentence):
             check_limits(settings)
+
+
+TRACE = trace(step(depth=100), step(number=1, depth=900), step("b", 0, 5000))
+NARROWED = Asked(max_depth=4000, tasks=("a",), budget_s=90.0)
+
+
+def test_what_narrows_a_run_is_passed_into_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def run_inside(*arguments: Any, label: str) -> str:
+        commands.append(list(arguments[3]))
+        return "folder"
+
+    monkeypatch.setattr(engine, "run_inside", run_inside)
+    settings = load_settings(
+        {"results_dir": str(tmp_path / "r"), "cache_dir": str(tmp_path / "c")}, environ={}
+    )
+    made = DockerEngine(Somebody(), "a test", image=Image("sha256:x", "x", 1))  # type: ignore[arg-type]
+    made.run(settings, TRACE, "log", SilentProgress(), NARROWED)
+    made.run(settings, TRACE, "log", SilentProgress())
+    runs = [command for command in commands if command[0] == "run"]
+    plain = ["run", "--trace=/trace/log.jsonl", "--model=nano"]
+    # Probed and chosen is inside, by the same program.
+    assert runs == [
+        [*plain, "--max-depth=4000", "--task=a", "--budget=90.000s"],
+        plain,
+    ]
+
+
+def test_a_native_run_replays_what_is_asked_for_and_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(IMAGE_VARIABLE, raising=False)
+    begun: list[tuple[Any, Any]] = []
+
+    def start(settings: Any, whole: Any, *_: Any, scope: Any, **__: Any) -> Path:
+        begun.append((whole, scope))
+        return tmp_path
+
+    monkeypatch.setattr(NativeEngine, "_ingredients", lambda *_: ingredients(tmp_path))
+    monkeypatch.setattr(engine, "context_of", lambda *_: 1000)
+    monkeypatch.setattr(engine, "memory_of", lambda *_: None)
+    monkeypatch.setattr(engine, "start", start)
+    said = Recording()
+    made = NativeEngine("a test")
+    made.run(load_settings(environ={}), TRACE, "log", said, Asked(tasks=("a",)))
+    made.run(load_settings(environ={}), TRACE, "log", SilentProgress())
+    assert [whole for whole, _ in begun] == [TRACE, TRACE]
+    reasons = [{key: reason.kind for key, reason in scope.left_out.items()} for _, scope in begun]
+    # 900, 100 new ones and one that is generated are more than 1,000.
+    assert reasons == [
+        {("b", 0): "--task", ("a", 1): "context"},
+        {("a", 1): "context", ("b", 0): "context"},
+    ]
+    assert said.lines[0].startswith("1 of 3 steps are left out, --task: ")
+
+
+def test_a_native_run_within_a_budget_is_probed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(IMAGE_VARIABLE, raising=False)
+    begun: list[tuple[Any, Any]] = []
+
+    def start(settings: Any, *_: Any, scope: Any, **__: Any) -> Path:
+        begun.append((settings, scope))
+        return tmp_path
+
+    probed: list[int] = []
+
+    def costs(made: Any, settings: Any, steps: Any, progress: Any) -> Any:
+        assert isinstance(made, NativeEngine)
+        probed.append(len(steps))
+        return COSTS
+
+    monkeypatch.setattr(NativeEngine, "_ingredients", lambda *_: ingredients(tmp_path))
+    monkeypatch.setattr(engine, "context_of", lambda *_: None)
+    monkeypatch.setattr(engine, "trace_costs", costs)
+    monkeypatch.setattr(engine, "start", start)
+    NativeEngine("a test").run(
+        load_settings(environ={}), TRACE, "log", SilentProgress(), Asked(budget_s=20.0)
+    )
+    ((settings, scope),) = begun
+    assert probed == [3]
+    assert settings.schedule.restored_max_depth == 0  # no time for a real prefix
+    assert scope.notes[0].startswith("Within the budget of 20.0 s the probe took 7.0 s; ")
 
 
 def test_build_that_lies_somewhere_else(tmp_path: Path) -> None:

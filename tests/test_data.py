@@ -163,6 +163,46 @@ def test_traces_of_single_depths_hold_text_alone() -> None:
         assert step.task_id == f"depth-{step.depth}"
 
 
+def test_coding_agent_has_long_prefixes_and_small_appends() -> None:
+    trace = load_trace(DATA / "traces" / "coding-agent.jsonl")
+    assert len(trace.steps) == 56
+    assert len(tasks(trace)) == 4
+    # Nothing is cached before the first call, and then nothing but text.
+    assert [step.depth for step in trace.steps].count(0) == 1
+    assert trace.steps[0].depth == 0
+    assert not any(step.screenshot for step in trace.steps)
+    assert 55_000 <= trace.max_depth <= 60_000
+    appended = sorted(new_tokens(step) for step in trace.steps[1:])
+    assert appended[len(appended) // 2] < 1000
+    assert appended[-1] < 8000
+    assert all(
+        None not in (step.baseline.prefill_s, step.baseline.decode_s, step.baseline.exec_s)
+        for step in trace.steps
+    )
+
+
+def test_coding_agent_appends_until_it_compacts() -> None:
+    compacted = 0
+    for task in tasks(load_trace(DATA / "traces" / "coding-agent.jsonl")).values():
+        assert task[0].depth in (0, 18_000)
+        assert task[-1].baseline.exec_s == 0
+        for step, following in pairwise(task):
+            answer = round((step.baseline.decode_s or 0) * 25)
+            left = step.depth + new_tokens(step) + answer
+            assert step.baseline.prefill_s == pytest.approx(
+                (step.depth + new_tokens(step)) / 1500, abs=0.0006
+            )
+            if following.depth == left:
+                assert left + new_tokens(following) <= 60_000
+                continue
+            # A summary, and what would not have fitted.
+            compacted += 1
+            assert following.depth == 18_000
+            assert left + new_tokens(following) - 2400 > 60_000
+            assert new_tokens(following) > 2400
+    assert compacted == 1
+
+
 def test_words_are_different_short_lower_case_ascii() -> None:
     words = load_words()
     assert len(words) == 800

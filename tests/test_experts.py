@@ -63,6 +63,10 @@ def test_steps_are_chosen_evenly_in_the_order_of_depth(count: int, depths: list[
     assert chosen(DEPTHS, count) == depths
 
 
+def test_a_step_without_a_prefix_has_nothing_to_compare() -> None:
+    assert chosen([0, 100, 0, 300], 5) == [100, 300]
+
+
 def test_of_one_depth_every_step_is_taken_once() -> None:
     steps = [step(number, 500) for number in range(7)]
     schedule = ScheduleSettings(structure_steps=3)

@@ -100,8 +100,31 @@ def test_csv_leaves_texts_as_they_are(tmp_path: Path) -> None:
     with (tmp_path / "out" / "step.csv").open(encoding="utf-8", newline="") as file:
         assert [row["new_text"] for row in csv.DictReader(file)] == [*odd, ""]
     # The empty text is quoted, what is not there is not.
-    assert b',tokens,"",,,,,,\n' in data
-    assert data.endswith(b",tokens,,,,,,,\n")
+    assert b',tokens,"",,,,,,,,\n' in data
+    assert data.endswith(b",tokens,,,,,,,,,\n")
+
+
+def test_a_step_that_was_left_out_and_one_that_was_cold(tmp_path: Path) -> None:
+    with Store.create(tmp_path, run_record()) as store:
+        store.add_steps(
+            [
+                StepRecord("a", 1, 0, line=1),
+                StepRecord("a", 2, 900, line=2, left_out="budget: not drawn", stratum=3),
+                StepRecord("a", 3, 0, line=3),
+            ]
+        )
+        for number, ms in enumerate((90.0, 100.0, 120.0)):
+            store.record(measurement(variant="full", number=number, prompt_ms=ms, install_ms=0.0))
+        store.record(measurement(step=3, variant="full", status="invalid", error="n_kv is 0"))
+    export(tmp_path, tmp_path / "out", ["jsonl"])
+    cold, left_out, invalid = steps(tmp_path / "out")
+    # Nothing was cached: what `full` takes is what a perfect cache leaves to do.
+    assert (cold["measured_opt_prefill_s"], cold["n"], cold["status"]) == (0.1, 3, "measured")
+    assert (cold["measured_opt_prefill_s_low"], cold["measured_opt_prefill_s_high"]) == (0.09, 0.12)
+    assert (cold["full_prefill_s"], cold["install_s"], cold["reason"]) == (0.1, None, None)
+    assert (left_out["status"], left_out["reason"]) == ("left_out", "budget: not drawn")
+    assert (left_out["n"], left_out["measured_opt_prefill_s"]) == (0, None)
+    assert (invalid["status"], invalid["reason"]) == ("invalid", "n_kv is 0")
 
 
 def test_a_step_by_hand(exported: Path) -> None:

@@ -20,7 +20,8 @@ A, B, C = 3.0, 0.4, 4e-5
 
 
 def law_ms(new: int, depth: int) -> float:
-    return A + B * new + C * new * depth
+    """The new tokens lie half of them deeper, in the mean."""
+    return A + B * new + C * new * (depth + new // 2)
 
 
 def exact(depth: int, new: int, stratum: int | None = 1, factor: float = 1.0) -> Unit:
@@ -37,8 +38,8 @@ def test_an_exact_law_is_continued_exactly() -> None:
     assert (times.model.a_ms, times.model.b_ms, times.model.c_ms) == pytest.approx((A, B, C))
     made = times.total([*CORNERS, *BY_LOT, *REST])
     measured_ms = math.fsum(unit.ms for unit in (*CORNERS, *BY_LOT))
-    # 3 + 120 + 36, and 3 + 20 + 16 ms.
-    assert made.ms == pytest.approx(measured_ms + 159 + 39)
+    # 3 + 120 + 37.8, and 3 + 20 + 16.05 ms.
+    assert made.ms == pytest.approx(measured_ms + 160.8 + 39.05)
     assert made.low_ms == pytest.approx(made.ms)
     assert made.high_ms == pytest.approx(made.ms)
     assert made.measured_ms == measured_ms
@@ -63,7 +64,7 @@ def test_the_ratio_of_the_stratum_and_its_interval_by_hand() -> None:
     drawn = [exact(5000, 500, 1, factor) for factor in factors]
     rest = [Unit(5000, 500, stratum=1)] * 2
     times = Times([*many, *drawn, *rest])
-    f = law_ms(500, 5000)  # 303 ms
+    f = law_ms(500, 5000)  # 308 ms
     made = times.total(rest)
     assert made.ms == pytest.approx(2 * 1.1 * f, rel=1e-3)
     # s2 = 4 * 0.05^2 / 3 f^2; (6^2 * (1 - 4/6) / 4) s2 = 3 s2, times 3 for the model's terms.
@@ -87,7 +88,7 @@ def test_image_encoding_is_a_part_of_it() -> None:
     ]
     rest = [replace(REST[0], pixels=1000), replace(REST[1], pixels=2000)]
     made = Times([*measured, *rest]).total(rest)
-    assert made.ms == pytest.approx(159 + 20 + 39 + 30)
+    assert made.ms == pytest.approx(160.8 + 20 + 39.05 + 30)
     assert made.flaw == ""
     larger = Times([*measured, *rest]).total([replace(REST[0], pixels=3200)])
     assert larger.beyond_steps == 1
@@ -128,6 +129,17 @@ def test_beyond_what_was_measured_there_is_a_value_but_no_interval(
         )
 
 
+def test_each_step_that_was_not_measured() -> None:
+    times = Times([*CORNERS, *BY_LOT, *REST])
+    assert times.estimated_ms(REST) == pytest.approx([160.8, 39.05])
+    seen = replace(REST[0], pixels=1000)
+    assert Times([*CORNERS, *BY_LOT, seen, REST[1]]).estimated_ms([seen, REST[1]]) == [
+        None,
+        pytest.approx(39.05),
+    ]
+    assert times.estimated_ms([]) == []
+
+
 def test_a_whole_prompt() -> None:
     # The mean depth of a token is half of the prompt: a + b M + c M^2 / 2.
     def whole(depth: int, new: int, stratum: int) -> Unit:
@@ -159,14 +171,14 @@ def test_a_model_that_gives_no_time() -> None:
 
 def test_too_few_steps_for_an_interval() -> None:
     made = Times([*CORNERS[:3], *REST]).total(REST)
-    assert made.ms == pytest.approx(198)
+    assert made.ms == pytest.approx(199.85)
     assert made.low_ms is None
     assert made.flaw == "3 measured steps are too few for an interval"
 
 
 def test_too_few_drawn_leave_an_interval_of_all_that_was_measured() -> None:
     made = Times([*CORNERS, BY_LOT[0], *REST]).total([*REST, Unit(5000, 500, stratum=2)])
-    assert made.ms == pytest.approx(198 + law_ms(500, 5000))
+    assert made.ms == pytest.approx(199.85 + law_ms(500, 5000))
     # Nothing was measured in stratum 2, but the range was.
     assert (made.flaw, made.beyond_steps) == ("", 0)
     undrawn = Times([*CORNERS, *REST]).total([Unit(5000, 500, stratum=None)])

@@ -4,88 +4,21 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from canned import measurement, run_record
+from canned_budget import PLAN, all_ms, make
 
 from experiment.database import DATABASE
-from experiment.extrapolated import Extrapolation, Row, load
+from experiment.extrapolated import Extrapolated, Extrapolation, Row, load
 from experiment.reader import read
-from experiment.records import StepRecord
-from experiment.store import Store
-
-TAIL, IMAGE, ENCODE_MS = 5, 500, 50.0
 
 
-def law_ms(new: int, depth: int) -> float:
-    return 3.0 + 0.4 * new + 4e-5 * new * depth
-
-
-# Depth, text tokens, whether it has a screenshot, stratum, what it was left out for.
-PLAN: list[tuple[int, int, bool, int | None, str | None]] = [
-    (100, 10, False, 0, None),
-    (10_000, 10, True, 0, None),
-    (100, 1500, False, 0, None),
-    (1000, 100, True, 1, None),
-    (2000, 200, False, 1, None),
-    (3000, 300, True, 1, None),
-    (4000, 400, False, 1, None),
-    (5000, 500, True, 1, "budget: not drawn, 4 of 6 steps like it fit into the 60.0 s there are"),
-    (6000, 600, False, 1, "memory: the chosen steps' states fill server.state_cache_mib (4,096)"),
-    (7000, 700, False, None, "--max-depth: deeper than 6,500 tokens"),
-]
-
-
-def make(folder: Path, plan: list[tuple[int, int, bool, int | None, str | None]]) -> Path:
-    """A run of which the law holds; every second step is of task b, the last has no baseline."""
-    with Store.create(folder, run_record()) as store:
-        store.add_steps(
-            StepRecord(
-                "ab"[i % 2],
-                i,
-                depth,
-                line=i + 1,
-                new_text_tokens=text,
-                image_width=960 if seen else None,
-                image_height=540 if seen else None,
-                baseline_prefill_s=None if i == 8 else 1.0,
-                baseline_decode_s=2.0,
-                baseline_exec_s=4.0,
-            )
-            for i, (depth, text, seen, _, _) in enumerate(plan)
-        )
-        for i, (depth, text, seen, _, left_out) in enumerate(plan):
-            if left_out is not None:
-                continue
-            new = TAIL + text + IMAGE * seen
-            encode_ms = ENCODE_MS * seen
-            for variant, more_ms in (("fake", 0.0), ("control", 0.0), ("restored", 10.0)):
-                lm_ms = law_ms(new, depth) + more_ms
-                store.record(
-                    measurement(
-                        "ab"[i % 2],
-                        i,
-                        variant,  # type: ignore[arg-type]
-                        0,
-                        lm_ms + encode_ms + 1.0,
-                        1.0,
-                        encode_ms,
-                        depth=depth,
-                        prompt_n=new,
-                        n_kv=depth + new,
-                    )
-                )
-    with duckdb.connect(str(folder / DATABASE)) as connection:
-        connection.execute("ALTER TABLE step ADD COLUMN IF NOT EXISTS left_out VARCHAR")
-        connection.execute("ALTER TABLE step ADD COLUMN IF NOT EXISTS stratum INTEGER")
-        for i, (_, _, _, stratum, left_out) in enumerate(plan):
-            connection.execute(
-                "UPDATE step SET left_out = ?, stratum = ? WHERE step = ?", [left_out, stratum, i]
-            )
-    return folder
+def loaded(folder: Path) -> Extrapolated | None:
+    with read(folder) as reader:
+        return load(reader)
 
 
 def extrapolated(folder: Path) -> Extrapolation | None:
-    with read(folder) as reader:
-        return load(reader)
+    found = loaded(folder)
+    return None if found is None else found.totals
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +31,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Extrapolation:
 def row(made: Extrapolation, task_id: str | None, variant: str = "fake") -> Row:
     (found,) = (r for r in made.rows if (r.task_id, r.variant) == (task_id, variant))
     return found
-
-
-def all_ms(steps: list[int], more_ms: float = 0.0) -> float:
-    total = 0.0
-    for depth, text, seen, _, _ in (PLAN[i] for i in steps):
-        total += law_ms(TAIL + text + IMAGE * seen, depth) + ENCODE_MS * seen + more_ms
-    return total
 
 
 def test_prefill_of_all_that_could_be_drawn(made: Extrapolation) -> None:
@@ -135,6 +61,28 @@ def test_walls_count_the_steps_with_a_baseline(made: Extrapolation) -> None:
     assert of_b.wall.is_extrapolated
     assert of_b.opt_wall_s_low == pytest.approx(of_b.opt_wall_s)
     assert of_b.opt_wall_s_high == pytest.approx(of_b.opt_wall_s)
+
+
+def test_each_step_that_was_not_measured(tmp_path: Path) -> None:
+    found = loaded(make(tmp_path / "r", PLAN))
+    assert found is not None
+    assert found.fake_ms == {
+        ("b", 7): pytest.approx(all_ms([7])),
+        ("a", 8): pytest.approx(all_ms([8])),
+    }
+
+
+def test_a_cold_step_counts_with_what_full_took(tmp_path: Path) -> None:
+    cold = [*PLAN[:7], (0, 800, False, 1, None), *PLAN[7:]]
+    found = loaded(make(tmp_path / "r", cold))
+    assert found is not None
+    of_fake = row(found.totals, None).prefill
+    assert (of_fake.steps, of_fake.measured_steps) == (10, 8)
+    assert of_fake.ms == pytest.approx(all_ms(list(range(10)), plan=cold))
+    # Restored is that very request as well; what is put on top of it here has no place in it.
+    of_restored = row(found.totals, None, "restored").prefill
+    assert of_restored.measured_steps == 8
+    assert of_restored.measured_ms == pytest.approx(all_ms(list(range(8)), 10.0, cold) - 10.0)
 
 
 def test_variants_that_were_not_measured(made: Extrapolation) -> None:

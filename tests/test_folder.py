@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import namedtuple
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 from PIL import Image
 
 from experiment.build import Build
+from experiment.clock import CLOCK
 from experiment.compare import FOLDER_NAME
-from experiment.errors import StoreError
+from experiment.errors import StoreError, TraceError
 from experiment.folder import keep_trace, new_folder, write_json, write_records
 from experiment.host import RAW_COMMANDS, HostFacts
 from experiment.patches import Patch, Series
@@ -20,11 +22,11 @@ from experiment.trace import Trace, load_trace
 
 
 def test_the_name_says_when_where_and_what(tmp_path: Path) -> None:
-    before = datetime.now(UTC).replace(microsecond=0)
+    before = CLOCK.now().replace(microsecond=0)
     folder = new_folder(tmp_path / "results", "box", "smoke")
     stamp, host, name = folder.name.rsplit("_", 2)
     when = datetime.strptime(stamp, "%Y-%m-%d_%H-%M-%S").replace(tzinfo=UTC)
-    assert before <= when <= datetime.now(UTC)
+    assert before <= when <= CLOCK.now()
     assert (host, name) == ("box", "smoke")
     assert folder.parent == tmp_path / "results"
     assert (folder / "raw").is_dir()
@@ -56,6 +58,35 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         new_folder(tmp_path / "file", "box", "smoke")
     assert str(tmp_path / "file") in str(caught.value)
     assert "results_dir" in str(caught.value)
+
+
+def test_a_second_run_in_the_same_second_waits_for_the_next(tmp_path: Path) -> None:
+    folders = [new_folder(tmp_path, "box", "smoke") for _ in range(2)]
+    assert folders[0].name < folders[1].name
+    assert sorted(tmp_path.iterdir()) == folders
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("raw/a.png", "host.json", "./HOST.json", "results.duckdb", "results.duckdb.wal"),
+        *("trace.jsonl", "shots/../report.html", "export/a.png", ".12-3.draft", "git_diff.patch"),
+        *("under-way.json", "sweep.json", "graph.json", "build.json", "repository.json"),
+    ],
+)
+def test_a_picture_does_not_take_the_place_of_a_file_of_the_run(name: str, tmp_path: Path) -> None:
+    source, folder = tmp_path / "source", tmp_path / "results"
+    folder.mkdir()
+    (source / "shots").mkdir(parents=True)
+    (source / name).parent.mkdir(exist_ok=True)
+    with (source / name).open("wb") as file:
+        Image.new("RGB", (64, 48)).save(file, "PNG")
+    trace = load_trace(trace_with_pictures(source, name))
+    with pytest.raises(TraceError, match="has the name of a file that a run writes") as caught:
+        keep_trace(trace, folder)
+    assert repr(name) in str(caught.value)
+    assert caught.value.hint is not None
+    assert list(folder.iterdir()) == []
 
 
 def trace_with_pictures(folder: Path, *names: str) -> Path:
@@ -134,6 +165,27 @@ def test_a_trace_that_is_reached_by_a_link_is_copied(tmp_path: Path) -> None:
     (source / "mine.jsonl").symlink_to(store / "mine.jsonl")
     trace = load_trace(source / "mine.jsonl")
     same_steps(keep_trace(trace, folder), trace, folder, source)
+
+
+@pytest.mark.parametrize(("allowed", "free"), [(1000, 1 << 40), (1 << 40, 1000)])
+def test_links_to_one_picture_do_not_fill_the_disk(
+    allowed: int, free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, folder = tmp_path / "source", tmp_path / "results"
+    folder.mkdir()
+    picture(source / "a.png")
+    for number in range(50):
+        (source / f"{number}.png").symlink_to("a.png")
+    trace = load_trace(trace_with_pictures(source, *(f"{number}.png" for number in range(50))))
+    size = trace.path.stat().st_size + 50 * (source / "a.png").stat().st_size
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr("experiment.folder.MAX_KEPT_BYTES", allowed)
+    monkeypatch.setattr("experiment.folder.shutil.disk_usage", lambda _: usage(free))
+    with pytest.raises(
+        TraceError, match=f"takes {size:,} bytes; {allowed:,} are allowed, {free:,}"
+    ):
+        keep_trace(trace, folder)
+    assert list(folder.iterdir()) == []
 
 
 def build_of(folder: Path) -> Build:

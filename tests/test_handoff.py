@@ -221,7 +221,7 @@ def test_manifest_says_what_was_packed(real: dict[str, bytes]) -> None:
     manifest = json.loads(real["manifest.json"])
     assert next(iter(real)) == "manifest.json"
     assert (manifest["name"], manifest["run_id"]) == (NAME, SCRUBBED_ID)
-    assert manifest["schema_version"] == 2
+    assert manifest["schema_version"] == 3
     assert {entry["path"] for entry in manifest["files"] if entry["executable"]} == {
         "repository/inv"
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import struct
+import tracemalloc
 import zlib
 from io import BytesIO
 
@@ -11,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from experiment.image_files import UnusableImageError, image_size, size_problem
+from experiment.image_files import (
+    MAX_EXTRA_BYTES,
+    MAX_SCANS,
+    UnusableImageError,
+    image_size,
+    size_problem,
+)
 
 
 def encoded(
@@ -109,6 +117,64 @@ def with_right_checksums(png: bytes) -> bytes:
         struct.pack_into(">I", mended, end - 4, zlib.crc32(png[place + 4 : end - 4]))
         place = end
     return bytes(mended)
+
+
+def png(pixels: bytes, more: bytes = b"") -> bytes:
+    """A grey PNG of 40 x 36 with this compressed pixel data."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 40, 36, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + more + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+ROWS = bytes(41 * 36)
+
+
+def test_pixels_beyond_the_last_row_are_not_inflated() -> None:
+    assert image_size(png(zlib.compress(ROWS + bytes(MAX_EXTRA_BYTES)))) == (40, 36)
+    with pytest.raises(UnusableImageError, match="more pixels than its size has room for"):
+        image_size(png(zlib.compress(ROWS + bytes(MAX_EXTRA_BYTES + 1))))
+    squeezed = zlib.compressobj(9)
+    bomb = squeezed.compress(ROWS)
+    bomb += b"".join(squeezed.compress(bytes(1 << 24)) for _ in range(60)) + squeezed.flush()
+    assert len(bomb) < 1 << 20  # of a gigabyte
+    tracemalloc.start()
+    with pytest.raises(UnusableImageError, match="more pixels than its size has room for"):
+        image_size(png(bomb))
+    assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_a_picture_that_a_viewer_would_turn_is_refused(orientation: int, kind: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(kind=kind, exif=exif)
+    if 2 <= orientation <= 8:
+        with pytest.raises(UnusableImageError, match=rf"EXIF orientation \({orientation}\)"):
+            image_size(data)
+    else:
+        assert image_size(data) == (48, 40)
+
+
+def test_damaged_exif_is_no_reason_to_refuse_a_picture() -> None:
+    assert image_size(encoded(kind="JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")) == (48, 40)
+
+
+@pytest.mark.parametrize("marker", [0xC3, 0xC5, 0xC9, 0xCA, 0xCF])
+def test_a_jpeg_that_the_server_does_not_decode_is_refused(marker: int) -> None:
+    with pytest.raises(UnusableImageError):
+        image_size(JPEG.replace(b"\xff\xc0", bytes((0xFF, marker)), 1))
+
+
+def test_a_jpeg_in_its_usual_number_of_scans() -> None:
+    data = encoded(kind="JPEG", progressive=True)
+    start = data.index(b"\xff\xda")
+    scan = re.search(rb"\xff\xda.*?(?=\xff[\xc4\xda\xd9])", data, re.DOTALL)
+    assert scan is not None
+    scans = data.count(b"\xff\xda")
+    assert image_size(data[:start] + scan[0] * (MAX_SCANS - scans) + data[start:]) == (48, 40)
+    with pytest.raises(UnusableImageError, match="more than 100 scans"):
+        image_size(data[:start] + scan[0] * (MAX_SCANS + 1 - scans) + data[start:])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from fake_answers import (
 )
 
 from experiment.client import Prompt
+from experiment.clock import CLOCK
 from experiment.errors import PrefixError, RequestRefused, ServerError, TraceError
 from experiment.judge import Judge
 from experiment.measure import Measurer
@@ -42,9 +42,9 @@ def measured(
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_good_answer_becomes_a_row(tmp_path: Path, variant: Variant) -> None:
-    before = datetime.now(UTC)
+    before = CLOCK.now()
     row, _ = measured(tmp_path, variant, {"timings": timings(variant)}, number=2)
-    assert before <= row.started_at <= datetime.now(UTC)
+    assert before <= row.started_at <= CLOCK.now()
     full, fabricated = variant == "full", variant in ("fake", "control")
     assert row == Measurement(
         task_id="t",

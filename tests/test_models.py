@@ -3,6 +3,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
+import struct
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,30 @@ def test_a_bad_file_gives_its_error(name: str, source: Path, tmp_path: Path) -> 
     assert error.what == path.with_suffix(".expected").read_text(encoding="utf-8").rstrip("\n")
     assert error.where == str(path)
     assert not (tmp_path / "cache" / "models" / "digests.json").exists() or name == "projector"
+
+
+@pytest.mark.parametrize("kind", [0, 8, None])  # an array of bytes, a text, tensors
+def test_a_small_file_that_promises_much_does_not_fill_the_memory(
+    kind: int | None, source: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "promises.gguf"
+    many = 1 << 28
+    entry = struct.pack("<Q1s", 1, b"x") + (
+        struct.pack("<IQ", 8, many) if kind == 8 else struct.pack("<IIQ", 9, kind or 0, many)
+    )
+    head = struct.pack("<IQQ", 3, many, 0) if kind is None else struct.pack("<IQQ", 3, 0, 1) + entry
+    path.write_bytes(b"GGUF" + head)
+    with path.open("r+b") as file:
+        file.truncate(32 * many)  # a hole: it takes no room on the disk
+    error = refusal(settings(tmp_path, str(path)), source)
+    assert error.what == "damaged or unknown GGUF file: its metadata take more than 64 MiB"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 << 20  # kB
+
+
+def test_a_pipe_is_no_model_and_not_waited_for(source: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    error = refusal(settings(tmp_path, str(tmp_path / "pipe.gguf")), source)
+    assert (error.where, error.what) == (str(tmp_path / "pipe.gguf"), "not a file")
 
 
 def test_a_shape_is_made_once(source: Path, tmp_path: Path) -> None:
@@ -147,7 +173,7 @@ def test_a_mistyped_shape(source: Path, tmp_path: Path, name: str, hint: str) ->
 
 def test_a_folder_is_no_model(source: Path, tmp_path: Path) -> None:
     error = refusal(settings(tmp_path, str(tmp_path)), source)
-    assert (error.where, error.what) == (str(tmp_path), "cannot read the file: Is a directory")
+    assert (error.where, error.what) == (str(tmp_path), "not a file")
 
 
 def test_a_cache_that_cannot_be_made(source: Path, tmp_path: Path) -> None:

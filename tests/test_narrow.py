@@ -102,18 +102,24 @@ def test_a_mistyped_task_is_told_with_the_nearest() -> None:
 
 
 def test_context() -> None:
-    made = within(STEPS, context=910)
+    # 900 and 10, and one that is generated.
+    made = within(STEPS, context=911)
     assert keys(made.kept) == [("mail", 0), ("mail", 1), ("shop", 0), ("mail", 2)]
     assert str(made.left_out["shop", 1]) == (
-        "context: depth 2,000 and 10 new tokens do not fit the 910 cells of the model's context"
+        "context: depth 2,000, 10 new tokens and the one that is generated do not fit the 911 "
+        "cells of the context"
     )
+    assert ("mail", 1) in within(STEPS, context=910).left_out
     # The tail is one too many.
-    assert ("mail", 1) in within(STEPS, context=910, sizes=Sizes(tail=1)).left_out
+    assert ("mail", 1) in within(STEPS, context=911, sizes=Sizes(tail=1)).left_out
 
 
 def test_context_and_a_text_that_is_not_counted_yet() -> None:
-    made = within([step("a", 0, 100), step("a", 1, 100, text="x" * 400)], context=199)
-    assert "about 100 new tokens" in str(made.left_out["a", 1])
+    # 50 to 400 tokens: what may fit is tried.
+    steps = [step("a", 0, 100), step("a", 1, 100, text="x" * 400)]
+    assert within(steps, context=151).left_out == {}
+    made = within(steps, context=150)
+    assert "at least 50 new tokens" in str(made.left_out["a", 1])
 
 
 def test_memory_by_hand() -> None:

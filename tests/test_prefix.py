@@ -278,6 +278,18 @@ def test_a_depth_within_the_head_is_refused_in_a_sentence(kind: type[Fake], shor
     assert caught.value.what == sentence
 
 
+@pytest.mark.parametrize("kind", FAKES)
+def test_with_nothing_cached_the_head_is_new_too(kind: type[Fake]) -> None:
+    tokenizer = kind()
+    prefixes = builder(tokenizer)
+    head = tuple(tokenizer.tokenize(HEAD, add_special=True))
+    made = prefixes.step_prompt(step(0, "some text"), None)
+    assert (made.depth, made.prompt.tokens, made.prompt.text) == (0, head, "some text" + TAIL)
+    seen = prefixes.step_prompt(screenshot(0), b"png")
+    assert (seen.depth, seen.prompt.tokens, seen.prompt.images) == (0, (), (b"png",))
+    assert seen.prompt.text.startswith(HEAD + MARKER)
+
+
 def test_a_trace_whose_depths_all_lie_within_the_head_is_refused_step_by_step() -> None:
     prefixes = builder(WordLevel(), max_depth=1)
     with pytest.raises(PrefixError, match="depth 1 is too small"):

@@ -8,7 +8,7 @@ import pytest
 from canned import canned_run, measurement, run_record
 
 from experiment.recorded import CONTROL, PAIR
-from experiment.records import ExpertRow
+from experiment.records import ExpertRow, StepRecord
 from experiment.store import Store
 
 
@@ -52,6 +52,26 @@ def test_new_content_is_what_fake_decoded(tmp_path: Path) -> None:
     canned_run(tmp_path)
     with Store.open(tmp_path) as store:
         assert store.new_content() == {("a", 1): (100, 20.0), ("a", 2): (200, 0.0)}
+
+
+def test_new_content_of_a_cold_step_is_what_full_decoded(store: Store) -> None:
+    with store:
+        store.add_steps([StepRecord("a", 1, 0), StepRecord("a", 2, 1000)])
+        store.record(measurement(variant="full", depth=0, prompt_n=900, encode_ms=2.0))
+        store.record(measurement(step=2, variant="full", prompt_n=1064))
+        assert store.new_content() == {("a", 1): (900, 2.0)}
+
+
+def test_which_steps_are_left_out(store: Store) -> None:
+    with store:
+        store.add_steps(
+            [
+                StepRecord("a", 1, 10, stratum=0),
+                StepRecord("a", 2, 10, left_out="budget: not drawn", stratum=1),
+                StepRecord("b", 2, 10, left_out="--task: another"),
+            ]
+        )
+        assert store.left_out() == {("a", 2), ("b", 2)}
 
 
 def fill(store: Store) -> None:

@@ -238,7 +238,7 @@ def test_a_failed_write_leaves_the_old_report_and_no_draft(
             file.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(ReportError, match="No space left on device") as caught:
         report.write(folder)
     assert caught.value.where == str(folder / "report.html")

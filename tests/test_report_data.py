@@ -7,7 +7,7 @@ import pytest
 from canned import canned_run, measurement, run_record
 from canned_report import A_MS, B_MS, C_MS, EVIL, whole_run
 
-from experiment import report_data
+from experiment import report_data, report_figure, report_walls
 from experiment.cost_model import CostModel
 from experiment.database import DATABASE
 from experiment.errors import StoreError
@@ -26,7 +26,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return load(whole_run(tmp_path_factory.mktemp("results") / "run"))
 
 
-def named(report: Report, key: str) -> list[dict[str, report_data.Value]]:
+def named(report: Report, key: str) -> list[dict[str, report_figure.Value]]:
     figure = report.figures[key]
     return [dict(zip(figure.columns, row, strict=True)) for row in figure.rows]
 
@@ -173,7 +173,7 @@ def test_the_page_is_bounded_and_says_what_it_leaves_out(
 ) -> None:
     monkeypatch.setattr(report_data, "MAX_ROWS", 10)
     monkeypatch.setattr(report_data, "MAX_PANELS", 3)
-    monkeypatch.setattr(report_data, "MAX_TASKS", 2)
+    monkeypatch.setattr(report_walls, "MAX_TASKS", 2)
     tasks = [f"task {number}" for number in range(5)]
     with Store.create(tmp_path / "run", run_record()) as store:
         store.add_steps(

@@ -8,6 +8,7 @@ from canned import canned_run, run_record
 from canned_report import HOST, whole_run
 
 from experiment import report_facts
+from experiment.database import SCHEMA_VERSION
 from experiment.records import StepRecord
 from experiment.report_data import load
 from experiment.report_facts import Facts
@@ -35,7 +36,11 @@ def test_every_group_has_its_facts(whole: Facts) -> None:
         "Settings": True,
     }
     run, machine = dict(whole.run), dict(whole.machine)
-    assert (run["id"], run["status"], run["schema_version"]) == ("r1", "finished", "2")
+    assert (run["id"], run["status"], run["schema_version"]) == (
+        "r1",
+        "finished",
+        str(SCHEMA_VERSION),
+    )
     assert (run["repository.commit"], run["repository.dirty"]) == ("feedbeef", "no")
     assert (machine["cpu_model"], machine["cpu_flags"]) == ("Model 5 & <b>more</b>", "avx2 fma")
     assert machine["memory_total_bytes"] == "3.0 GiB (3,221,225,472 bytes)"

@@ -16,6 +16,7 @@ from experiment import claims, rerun, run
 from experiment.compare import load
 from experiment.errors import HandoffError
 from experiment.progress import Progress, SilentProgress
+from experiment.scope import ALL, Asked
 from experiment.settings import Settings, load_settings
 from experiment.trace import Baseline, Step, Trace, load_trace
 
@@ -32,7 +33,14 @@ class WorldEngine:
         self.world = world
         self.asked: list[tuple[Settings, Trace, str]] = []
 
-    def run(self, settings: Settings, trace: Trace, name: str, progress: Progress) -> Path:
+    def run(
+        self,
+        settings: Settings,
+        trace: Trace,
+        name: str,
+        progress: Progress,
+        asked: Asked = ALL,
+    ) -> Path:
         self.asked.append((settings, trace, name))
         with self.world._in_place():
             return run.start(settings, trace, name, "native", self.world.ingredients, progress)
@@ -111,6 +119,23 @@ def test_a_quick_one_replays_some_steps_and_claims_what_the_archive_says_of_thos
     full = sum(step.full_prefill_ms or 0 for step in chosen)
     fake = sum(step.fake_prefill_ms or 0 for step in chosen)
     assert by_key["speedup"].claim.expected == pytest.approx(full / fake)
+    assert made.holds
+
+
+def test_what_the_run_left_out_is_not_replayed(
+    top: Path, engine: WorldEngine, here: Settings
+) -> None:
+    database = top / "results" / "results.duckdb"
+    with duckdb.connect(str(database)) as connection:
+        connection.execute("UPDATE step SET left_out = 'budget: not drawn' WHERE step IN (2, 6)")
+        connection.execute("DELETE FROM measurement WHERE step IN (2, 6)")
+    made = rerun.rerun(top, here, SilentProgress(), quick=False)
+    ((_, trace, name),) = engine.asked
+    assert name == "rerun"
+    assert [step.step for step in trace.steps] == [0, 1, 3, 4, 5, 7]
+    assert (made.steps, made.steps_in_all) == (6, 8)
+    by_key = {item.claim.key: item for item in made.judged}
+    assert by_key["steps_measured"].claim.expected == by_key["steps_measured"].here == 6
     assert made.holds
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise, permutations
 import pytest
 
 from experiment.recorded import Key, StepKey
-from experiment.schedule import Planned, can_restore, plan
+from experiment.schedule import Planned, can_restore, is_cold, plan
 from experiment.settings import ScheduleSettings
 from experiment.trace import Baseline, Step
 
@@ -55,6 +55,22 @@ def orders(items: list[Planned], one: Step) -> list[tuple[str, ...]]:
         if item.step == one and item.variant in TRIPLE:
             made.setdefault(item.round, []).append(item.variant)
     return [tuple(made[number]) for number in sorted(made)]
+
+
+def test_a_cold_step_has_its_whole_prompt_alone() -> None:
+    steps = (step(0, 0), step(1, 300))
+    made = planned(steps, warmup_rounds=1, full_rounds=0, full_max_depth=0, restored_max_depth=0)
+    assert [item.variant for item in made if item.step is steps[0]] == ["full"] * 4
+    assert [item.round for item in made if item.step is steps[0]] == [-1, 0, 1, 2]
+    # As many rounds as others have, or as `full` has where that is more.
+    more = planned(steps, full_rounds=5)
+    assert [item.variant for item in more if item.step is steps[0]] == ["full"] * 5
+    # It gives no pairs, so none is added.
+    assert planned(steps, added=3, only={("t", 0)}) == []
+    assert is_cold(steps[0])
+    assert not can_restore(steps[0], ScheduleSettings())
+    done: set[Key] = {("t", 0, "full", number) for number in range(3)}
+    assert not [item for item in planned(steps, warmup_rounds=1, done=done) if is_cold(item.step)]
 
 
 def test_the_whole_order_of_a_small_run() -> None:

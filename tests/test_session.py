@@ -14,7 +14,8 @@ from experiment.graph import GraphValue
 from experiment.models import ModelFiles
 from experiment.prefix import StepPrompt
 from experiment.screenshot import Screenshot, png_bytes
-from experiment.session import _check_support, _prompt_maker, context_size
+from experiment.session import _check_support, _prompt_maker
+from experiment.step_size import context_size
 from experiment.trace import Baseline, Step
 
 MODEL = ModelFiles(Path("some.gguf"), None, "some", "0" * 64, None)

@@ -5,11 +5,14 @@ from pathlib import Path
 import duckdb
 import fake_sweep as law
 import pytest
+from canned_steps import step
 from fake_sweep import FakeEngine, settings_in
+from fake_world import query
 
 from experiment import sweep
 from experiment.database import DATABASE
 from experiment.errors import StoreError
+from experiment.probe import trace_costs
 from experiment.progress import SilentProgress
 from experiment.sweep import Request
 from experiment.sweep_costs import Costs, read_costs
@@ -33,6 +36,22 @@ def test_the_law_behind_the_probe_is_found(costs: Costs) -> None:
     assert costs.model.b_ms == pytest.approx(law.B_MS)
     assert costs.model.c_ms == pytest.approx(law.C_MS)
     assert costs.prefill_s(100, 131072) == pytest.approx(law.law_ms(100, 131072) / 1000)
+
+
+def test_screenshots_change_nothing_of_what_is_said_of_text(tmp_path: Path, costs: Costs) -> None:
+    steps = [step(depth=16384), step(number=1, new=None, shot=(960, 540))]
+    engine, settings = FakeEngine(), settings_in(tmp_path)
+    of_trace = trace_costs(engine, settings, steps, SilentProgress())
+    (folder,) = tmp_path.glob("*_trace-probe")
+    assert query(folder, "SELECT max(encode_ms), max(prompt_n) FROM measurement") == [
+        (law.ENCODE_MS, law.IMAGE_TOKENS + law.TAIL)
+    ]
+    assert of_trace.costs.tail_tokens == costs.tail_tokens
+    assert of_trace.costs.model.b_ms == pytest.approx(law.B_MS)
+    # No encoding is in the overhead of a request.
+    assert of_trace.costs.overhead_ms == pytest.approx(costs.overhead_ms)
+    assert of_trace.sizes.images == {(960, 540): law.IMAGE_TOKENS}
+    assert of_trace.images.ms == (law.ENCODE_MS,)
 
 
 def test_overhead_install_and_restore_over_depth(costs: Costs) -> None:

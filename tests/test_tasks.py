@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import fake_sweep
 import pytest
 from canned import canned_run
 from invoke.program import Program
@@ -20,6 +21,7 @@ import tasks
 from experiment.errors import BuildError
 from experiment.paths import ROOT
 from experiment.progress import Progress
+from experiment.scope import ALL, Asked
 from experiment.settings import Settings
 from experiment.trace import Trace
 
@@ -105,6 +107,11 @@ def elsewhere(tmp_path: Path) -> Elsewhere:
         (["sweep", "--new="], {}, ["--new"]),
         (["sweep", "--time-limit=0"], {}, ["--time-limit"]),
         (["run", "--fake-fill=one"], {}, ["server.fake_fill", '"zero" or "tile"']),
+        (["run", "--budget=5"], {}, ["--budget", "'5' has no unit", "--budget=30m"]),
+        (["run", "--task=smok"], {}, ["--task", "'smok'", "did you mean 'smoke'?"]),
+        (["run", "--max-depth=4"], {}, ["--max-depth", "no step is left"]),
+        (["run", "--resume=x", "--budget=5m"], {}, ["--budget cannot go with --resume"]),
+        (["trace-info", "missing.jsonl"], {}, ["missing.jsonl", "does not exist"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -130,8 +137,8 @@ def test_the_list_reads_well(elsewhere: Elsewhere) -> None:
     listed = re.findall(r"^  (\S+)\s+(\S.*)$", called.out, re.MULTILINE)
     assert dict(listed).keys() == {
         *("build", "run", "sweep", "compare", "model", "doctor"),
-        *("report", "export", "handoff", "verify", "import-trace"),
-        *("test", "lint", "bench", "reproduce", "clean"),
+        *("report", "export", "handoff", "verify", "import-trace", "trace-info"),
+        *("test", "lint", "bench", "reproduce", "advisories", "clean"),
     }
     assert all(sentence[0].isupper() for _, sentence in listed)
     assert elsewhere.untouched()
@@ -169,8 +176,10 @@ def test_the_flags_that_are_fixed() -> None:
     shared = {"engine", "pin", "source", "model", "mmproj"}
     assert flags("build") == shared | {"jobs", "base-image", "ca-bundle"}
     assert flags("run") == shared | {
-        *("trace", "rounds", "full-rounds", "fake-fill", "resume", "force")
+        *("trace", "rounds", "full-rounds", "fake-fill", "resume", "force"),
+        *("budget", "max-depth", "limit", "task"),
     }
+    assert flags("trace-info") == shared | {"trace", "format", "html", "estimate", "force"}
     assert flags("sweep") == shared | {
         *("depths", "new", "time-limit", "rounds", "fake-fill", "show", "format", "force")
     }
@@ -185,7 +194,7 @@ def test_the_flags_that_are_fixed() -> None:
         *("input-tokens", "task-key", "initial-screenshot"),
     }
     assert flags("model") == {"shape", "seed", "pin", "source"}
-    assert flags("test") == {"unit", "select"}
+    assert flags("test") == {"unit", "soak", "select"}
     assert flags("doctor") == {"engine", "model"}
     assert flags("reproduce") == {"base-image", "ca-bundle"}
 
@@ -199,6 +208,7 @@ class FakeEngine:
     def __init__(self, canned: Path) -> None:
         self.canned = canned
         self.asked: list[tuple[object, ...]] = []
+        self.narrowed: list[Asked] = []
         self.error: BaseException | None = None
 
     def _do(self, *what: object) -> None:
@@ -210,8 +220,16 @@ class FakeEngine:
         self._do("build", settings)
         return "built it"
 
-    def run(self, settings: Settings, trace: Trace, name: str, progress: Progress) -> Path:
+    def run(
+        self,
+        settings: Settings,
+        trace: Trace,
+        name: str,
+        progress: Progress,
+        asked: Asked = ALL,
+    ) -> Path:
         self._do("run", settings, trace, name)
+        self.narrowed.append(asked)
         folder = settings.results_dir / f"2026-11-30_02-41-05_box_{name}"
         shutil.copytree(self.canned, folder, dirs_exist_ok=True)
         return folder
@@ -272,6 +290,12 @@ def here(
         (["run", "--resume=nothing"], "there is no run nothing"),
         (["run", "--resume=x", "--pin=guide"], "--pin cannot go with --resume"),
         (["run", "--resume=x", "--full-rounds=0"], "--full-rounds cannot go with --resume"),
+        (["run", "--resume=x", "--task=a", "--task=b"], "--task cannot go with --resume"),
+        (["run", "--resume=x", "--max-depth=9"], "--max-depth cannot go with --resume"),
+        (["run", "--limit=0"], "--limit: must be a whole number from 1, not 0"),
+        (["run", "--limit=few"], "--limit: must be a whole number, not 'few'"),
+        (["run", "--budget="], "--budget: needs a value"),
+        (["run", "--max-depth=1.5"], "--max-depth: must be a whole number"),
         (
             ["run", "--resume=x", "--model=nano", "--engine=native"],
             "--model cannot go with --resume",
@@ -338,6 +362,16 @@ def test_run_takes_the_trace_that_is_asked_for_and_prints_the_table(
     assert "engine: fake (for the tests)" in called.out
     assert "fake" in called.out
     assert "restored" in called.out
+
+
+def test_run_narrows_the_trace_as_it_is_asked_to(here: Call, engine: FakeEngine) -> None:
+    called = here(
+        *("run", "--trace", "--budget=1h30m", "--max-depth=5000", "--limit=9"),
+        *("--task=dark-theme", "--task=check-backup"),
+    )
+    assert called.code == 0, called.err
+    assert here("run").code == 0
+    assert engine.narrowed == [Asked(5000, 9, ("dark-theme", "check-backup"), 5400.0), ALL]
 
 
 def test_a_trace_is_found_from_where_the_user_stands(
@@ -425,8 +459,12 @@ def test_compare_prints_each_format(
 @pytest.mark.parametrize(
     ("arguments", "asked"),
     [
-        ([], {"unit_only": False, "select": None}),
-        (["--unit", "--select=landing"], {"unit_only": True, "select": "landing"}),
+        ([], {"unit_only": False, "soak": False, "select": None}),
+        (
+            ["--unit", "--select=landing"],
+            {"unit_only": True, "soak": False, "select": "landing"},
+        ),
+        (["--soak"], {"unit_only": False, "soak": True, "select": None}),
     ],
 )
 def test_the_exit_code_of_the_tests_is_that_of_the_task(
@@ -497,6 +535,41 @@ def test_export_prints_the_files_it_writes(here: Call, elsewhere: Elsewhere, can
     called = here("export", "--format=xlsx")
     assert called.code == 1
     assert "xlsx" in called.err
+
+
+def test_trace_info_without_an_estimate_starts_nothing(
+    here: Call, elsewhere: Elsewhere, engine: FakeEngine
+) -> None:
+    called = here("trace-info", str(DEPTHS_TRACE), "--no-estimate")
+    assert called.code == 0, called.err
+    assert called.out.startswith("depths.jsonl: 4 steps of 4 tasks\n")
+    assert "a run here" not in called.out
+    told = json.loads(here("trace-info", str(DEPTHS_TRACE), "--no-estimate", "--format=json").out)
+    assert (told["steps"], told["estimate"]) == (4, None)
+    called = here("trace-info", str(DEPTHS_TRACE), "--no-estimate", "--html=trace.html")
+    assert (called.code, called.out) == (0, "trace.html\n")
+    assert "<html" in (elsewhere.cwd / "trace.html").read_text(encoding="utf-8")
+    assert here("trace-info", str(DEPTHS_TRACE), "--format=csv").code == 2
+    assert engine.asked == []
+
+
+def test_trace_info_reckons_a_run_from_a_probe(
+    here: Call, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probing = fake_sweep.FakeEngine()
+    monkeypatch.setattr("experiment.engine.choose", lambda _: probing)
+    called = here("trace-info", str(DEPTHS_TRACE), "--model=nano")
+    assert called.code == 0, called.err
+    (row,) = (line for line in called.out.splitlines() if line.startswith("a run here"))
+    assert row.split() == ["a", "run", "here", "likely", "at", "least", "at", "most"]
+    ((name, settings, steps),) = probing.runs
+    assert name == "trace-probe"
+    assert settings.model.name == "nano"
+    assert max(step.depth for step in steps) == 65_536
+    # What is printed for programs is not mixed with what is said to people.
+    called = here("trace-info", str(DEPTHS_TRACE), "--format=json")
+    assert json.loads(called.out)["estimate"]["seconds"] > 0
+    assert "engine: native (a test)" in called.err
 
 
 def test_several_runs_are_set_side_by_side(

@@ -31,24 +31,25 @@ def reckon(*steps: Step, costs: TraceCosts = COSTS, **overrides: object) -> Esti
 
 def test_a_step_by_hand() -> None:
     made = reckon(STEP)
-    # Prefill 10 + 100 + 100 = 210 ms, overhead 20 + 10, driver 10: 250 ms; restoring 20 more.
-    # Full: its prefix 1,000 + 0.0005 * 1,000^2 = 1,500 ms besides. Once warm, three rounds.
+    # Prefill 10 + 100 + 0.001 * 100 * (1,000 + 100 / 2) = 215 ms, overhead 20 + 10, driver 10:
+    # 255 ms; restoring 20 more. Full: its prefix 1,000 + 0.0005 * 1,000^2 = 1,500 ms besides. Once
+    # warm, three rounds.
     cost = made.steps["a", 0]
-    assert cost.fake_s == pytest.approx(4 * 0.25)
-    assert cost.control_s == pytest.approx(3 * 0.25)
-    assert cost.restored_s == pytest.approx(4 * 0.27)
-    assert cost.full_s == pytest.approx(1.75)
-    assert cost.total_s == made.cost_s_of(STEP) == pytest.approx(4.58)
+    assert cost.fake_s == pytest.approx(4 * 0.255)
+    assert cost.control_s == pytest.approx(3 * 0.255)
+    assert cost.restored_s == pytest.approx(4 * 0.275)
+    assert cost.full_s == pytest.approx(1.755)
+    assert cost.total_s == made.cost_s_of(STEP) == pytest.approx(4.64)
     assert made.prime_s == pytest.approx(1.5)
-    assert made["restored"].seconds == pytest.approx(1.08 + 1.5)
-    assert made["experts"].seconds == pytest.approx(2 * 0.25)
+    assert made["restored"].seconds == pytest.approx(1.1 + 1.5)
+    assert made["experts"].seconds == pytest.approx(2 * 0.255)
     # llama-bench at 0: start 2 s, warm-up 110 ms, 3 * 110 ms; at 1,024 its prefix
     # 1,024 + 0.0005 * 1,024^2 ms, 110 ms, 3 * (10 + 100 + 102.4 + 20.48) ms.
     at_1024 = 2 + 1.024 + 0.524288 + 0.11 + 3 * 0.23288
     assert made["calibration"].seconds == pytest.approx(2.44 + at_1024)
     assert made["start"].seconds == 3.0
-    assert made.seconds == pytest.approx(4.58 + 1.5 + 0.5 + 2.44 + at_1024 + 3)
-    assert made.shared_s == pytest.approx(made.seconds - 4.58)
+    assert made.seconds == pytest.approx(4.64 + 1.5 + 0.51 + 2.44 + at_1024 + 3)
+    assert made.shared_s == pytest.approx(made.seconds - 4.64)
     assert made.added_s == 60.0
     assert made.state_bytes == 2**20 + 1000 * 1024
     assert made.notes == ()
@@ -77,31 +78,48 @@ def test_beyond_the_probed_depth_the_spread_is_wider() -> None:
 
 
 def test_a_text_is_counted_as_likely_and_bounded() -> None:
-    text = step(depth=0, new="x" * 80)  # 10 to 80 tokens, likely 20
+    text = step(depth=1000, new="x" * 80)  # 10 to 80 tokens, likely 20
     made = reckon(text, costs=replace(COSTS, driver_s=0.0))
-    # 10 + new ms, overhead 20 ms, three rounds.
-    assert made["control"].seconds == pytest.approx(3 * 0.050)
-    assert made["control"].low_s == pytest.approx(LOW.within * 3 * 0.040)
-    assert made["control"].high_s == pytest.approx(HIGH.within * 3 * 0.110)
+    # 10 + new + 0.001 * new * (1,000 + new / 2) ms, overhead 30 ms, three rounds.
+    assert made["control"].seconds == pytest.approx(3 * 0.0802)
+    assert made["control"].low_s == pytest.approx(LOW.within * 3 * 0.06005)
+    assert made["control"].high_s == pytest.approx(HIGH.within * 3 * 0.2032)
     assert made.notes[0].startswith("Not counted yet are the tokens")
 
 
 def test_the_tail_counts() -> None:
     made = reckon(STEP, costs=replace(COSTS, sizes=Sizes(tail=50)))
-    # 50 tokens at depth 1,000: 50 + 50 ms more.
-    assert made["control"].seconds == pytest.approx(3 * 0.35)
+    # 50 tokens at depth 1,000: 50 + 50 ms more, and 0.0005 * (150^2 - 100^2) among themselves.
+    assert made["control"].seconds == pytest.approx(3 * 0.36125)
+
+
+def test_a_cold_step_has_its_whole_prompt_alone() -> None:
+    cold = step(number=1, depth=0, new=1000)
+    made = reckon(cold, STEP, costs=replace(COSTS, driver_s=0.0))
+    # 10 + 1,000 + 0.0005 * 1,000^2 ms, overhead 20 ms; once warm, three rounds.
+    assert made.steps["a", 1] == StepCost(0.0, 0.0, 0.0, pytest.approx(4 * 1.53))
+    # Nothing of it is a prefix, a saved state, or counted for experts.
+    without = reckon(STEP, costs=replace(COSTS, driver_s=0.0))
+    assert (made.prime_s, made.state_bytes) == (without.prime_s, without.state_bytes)
+    assert made["experts"] == without["experts"]
+    # It is measured however few rounds `full` has elsewhere.
+    few = reckon(cold, STEP, schedule__full_rounds=0, schedule__full_max_depth=0)
+    assert few.steps["a", 1].full_s > 0
+    assert few.steps["a", 0].full_s == 0
+    alone = reckon(cold)
+    assert (alone.prime_s, alone.state_bytes) == (0.0, 0.0)
 
 
 def test_screenshots() -> None:
-    seen = step(depth=0, new=None, shot=(960, 540))
+    seen = step(depth=1000, new=None, shot=(960, 540))
     costs = replace(
         COSTS,
         sizes=Sizes(images={(960, 540): 500}),
         images=ImageTimes((960 * 540,), (54.0,)),
         driver_s=0.0,
     )
-    # 10 + 500 + 20 + 54 ms.
-    assert reckon(seen, costs=costs)["control"].seconds == pytest.approx(3 * 0.584)
+    # 10 + 500 + 0.001 * 500 * 1,250 + 30 + 54 ms.
+    assert reckon(seen, costs=costs)["control"].seconds == pytest.approx(3 * 1.219)
     unknown = reckon(seen, costs=COSTS)
     assert any("what encoding screenshots takes: 1 of 1" in note for note in unknown.notes)
 
@@ -110,13 +128,13 @@ def test_limits_of_depth() -> None:
     deep = step(number=1, depth=5000)
     made = reckon(STEP, deep, schedule__restored_max_depth=2000, schedule__full_max_depth=900)
     assert made.steps["a", 1] == StepCost(
-        pytest.approx(4 * 0.69), pytest.approx(3 * 0.69), 0.0, 0.0
+        pytest.approx(4 * 0.695), pytest.approx(3 * 0.695), 0.0, 0.0
     )
     assert made.steps["a", 0].full_s == 0.0
     assert made.prime_s == pytest.approx(1.5)  # of 1,000, not of 5,000
     assert made.state_bytes == 2**20 + 1000 * 1024
     # Only the step that can be restored has its experts counted.
-    assert made["experts"].seconds == pytest.approx(2 * 0.25)
+    assert made["experts"].seconds == pytest.approx(2 * 0.255)
 
 
 def test_nothing_is_restored() -> None:

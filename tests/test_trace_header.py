@@ -17,7 +17,7 @@ from experiment.trace import (
     MAX_TASK_ID,
     load_trace,
 )
-from experiment.trace_header import TraceHeader, header_problems, header_row, parse_header
+from experiment.trace_header import TraceHeader, header_problems, header_row, parse_header, told
 
 ROW = {"task_id": "t", "step": 0, "depth": 3, "new": {"tokens": 2}}
 HEADER = TraceHeader(
@@ -95,3 +95,18 @@ def test_the_limits_in_the_code_are_those_of_the_schema() -> None:
     assert fields["new"]["properties"]["tokens"]["maximum"] == MAX_NEW_TOKENS
     seconds = fields["baseline"]["properties"].values()
     assert {field["maximum"] for field in seconds} == {MAX_SECONDS}
+
+
+def test_what_a_reader_of_figures_is_told() -> None:
+    header = TraceHeader(
+        "codex", "gpt-5", ("one.", "two"), ("odd",), (("failed calls", 1200), ("no usage.", 1))
+    )
+    assert told(header) == [
+        ("imported", "The trace was imported from codex, tokens counted by gpt-5."),
+        ("assumed", "Assumed by the import: one."),
+        ("assumed", "Assumed by the import: two."),
+        ("trace_warning", "Warning of the import: odd."),
+        ("trace_dropped", "Left out by the import: 1,200 (failed calls)."),
+        ("trace_dropped", "Left out by the import: 1 (no usage)."),
+    ]
+    assert told(TraceHeader("vllm")) == [("imported", "The trace was imported from vllm.")]

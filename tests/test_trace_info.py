@@ -158,8 +158,8 @@ def test_content_that_recurs() -> None:
 
 def test_beyond_a_context() -> None:
     steps = [
-        step(number=0, depth=900, new=100),
-        step(number=1, depth=901, new=100),
+        step(number=0, depth=899, new=100),  # and a cell for the token that is generated
+        step(number=1, depth=900, new=100),
         step(number=2, depth=950, new="x" * 80),  # 10 to 80 tokens
         step(number=3, depth=991, new="y" * 80),
     ]

@@ -115,7 +115,8 @@ def test_every_anomaly_is_told() -> None:
     ]
     told = notes(look_at(trace(*steps), context=9570))
     assert [text.split(" (")[0] for text in told] == [
-        "1 step has no depth: a run refuses them, since the chat template's head is always there",
+        "1 step has no depth: nothing was cached, so a run measures the whole prompt, as full "
+        "alone",
         "2 steps have a depth below 64: a run refuses those below the chat template's head",
         "2 steps have the depth of the step before although that appended something: it was not "
         "kept",

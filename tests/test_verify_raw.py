@@ -261,6 +261,14 @@ def test_what_disturbed_a_request_is_compared_where_it_was_kept(results: Path) -
     assert said.endswith("raw files do not tell started_at, position_in_round")
 
 
+def test_what_was_asked_for_while_the_machine_stood_still_does_not_count(results: Path) -> None:
+    rewrite(results, FAKE, lambda record: record.update(paused_s=3.0))
+    said = refused(verify_raw.measurements, results)
+    assert "the machine or this program stood still for 3.0 s meanwhile" in said
+    rewrite(results, FAKE, lambda record: record.update(paused_s="long"))
+    assert "its answer gives no row" in refused(verify_raw.measurements, results)
+
+
 def test_an_answer_without_timings_was_a_failure(results: Path) -> None:
     # The client keeps such an answer; the run goes on with another server.
     rewrite(results, FAKE, lambda record: record.update(response={}))

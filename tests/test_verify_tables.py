@@ -30,7 +30,7 @@ def manifest(**changes: object) -> Manifest:
         "name": NAME,
         "run_id": RUN_ID,
         "created": f"{ENDED:%Y-%m-%dT%H:%M:%SZ}",
-        "schema_version": 2,
+        "schema_version": 3,
         "files": (),
     }
     return Manifest.model_validate(values | changes)
@@ -44,7 +44,7 @@ def test_a_right_database(results: Path) -> None:
     # run, host, 5 of graph, 3 steps, 18 + 2 + 2 measurements, 4 experts, 2 calibrated, 1 event
     assert said == "8 tables as this program makes them, 39 rows, no log"
     said = verify_tables.views(results / DATABASE)
-    assert said == "13 views have the text that this program stores"
+    assert said == "14 views have the text that this program stores"
 
 
 DATABASE_CHANGES = {
@@ -65,7 +65,7 @@ DATABASE_CHANGES = {
         "the table event has 1 rows of another run"
     ),
     "UPDATE run SET id = 'other'": f"run_id is 'other', the manifest says '{RUN_ID}'",
-    "UPDATE run SET schema_version = 3": "schema_version is 3, the manifest says 2",
+    "UPDATE run SET schema_version = 2": "schema_version is 2, the manifest says 3",
     "UPDATE run SET finished = '2026-11-30 02:51:06'": (
         "finished is '2026-11-30T02:51:06Z', the manifest says '2026-11-30T02:51:05Z'"
     ),
@@ -133,7 +133,7 @@ def test_a_log_beside_the_database(results: Path) -> None:
 
 
 def test_the_schema_of_another_version(results: Path) -> None:
-    with pytest.raises(ArchiveError, match="schema_version is 1, this program reads 2"):
+    with pytest.raises(ArchiveError, match="schema_version is 1, this program reads 3"):
         verify_tables.tables(results / DATABASE, manifest(schema_version=1))
 
 

@@ -108,3 +108,35 @@ def test_too_little_memory_is_named(
     assert "container.memory_mib" in done.errors
     assert "stopped from outside" not in done.errors
     assert containers_of(client, results) == []
+
+
+# Takes what the limit leaves, for a moment.
+HOG = "import time; taken = [bytearray(1 << 20) for _ in range({mib})]; time.sleep(2)"
+
+
+@pytest.mark.parametrize("victim", ["llama-server", "tasks.py"])
+def test_memory_that_runs_out_in_the_midst(
+    victim: str, image: str, caller: Caller, client: docker.DockerClient, results: Path
+) -> None:
+    memory_mib = 900
+    run = caller.invoke(
+        results,
+        *("run", "--engine=docker", f"--rounds={ROUNDS}"),
+        environment={"EXPERIMENT_CONTAINER__MEMORY_MIB": str(memory_mib)},
+    )
+    wait_for(lambda: measured(results) >= BEFORE_THE_STOP, run)
+    (container,) = containers_of(client, results)
+    (pid,) = [process[1] for process in container.top()["Processes"] if victim in process[-1]]
+    Path(f"/proc/{pid}/oom_score_adj").write_text("1000")  # it is the one that the kernel takes
+    container.exec_run(["/opt/venv/bin/python", "-c", HOG.format(mib=memory_mib)])
+    done = ended(run, 300)
+    assert containers_of(client, results) == []
+    if victim == "llama-server":  # which the run starts again
+        assert done.code == 0, str(done)
+        assert counts(only_run(results)) == complete(ROUNDS)
+        lost = query(only_run(results), "SELECT message FROM event WHERE kind = 'server_lost'")
+        assert any("signal 9 (out of memory?)" in message for (message,) in lost)
+    else:
+        assert done.code != 0
+        assert f"out of memory: the limit is {memory_mib} MiB" in done.errors
+        resumed(caller, results)

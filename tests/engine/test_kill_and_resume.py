@@ -31,6 +31,7 @@ def invoke(results: Path, *arguments: str) -> subprocess.Popen[str]:
         | {
             "EXPERIMENT_RESULTS_DIR": str(results),
             "EXPERIMENT_ENGINE": "native",
+            "TMPDIR": str(results.parent),  # where the lock lies that keeps other runs away
             "EXPERIMENT_SCHEDULE__MAX_ROUNDS": "1",  # none is added to those that are asked for
         },
         stdout=subprocess.PIPE,
@@ -91,15 +92,18 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert build.returncode == 0, errors
 
 
-def test_killed_at_random_moments(tmp_path: Path) -> None:
-    chance = random.Random(7)
+@pytest.mark.parametrize(
+    ("kills", "seed"), [(4, 7), *(pytest.param(10, n, marks=pytest.mark.soak) for n in range(5))]
+)
+def test_killed_at_random_moments(kills: int, seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
     first = invoke(tmp_path, "run", f"--rounds={ROUNDS}")
     assert wait_for(lambda: list(tmp_path.glob("*/results.duckdb")), 60)
     (folder,) = tmp_path.iterdir()
     assert wait_for(lambda: servers_of(tmp_path), 120), first.communicate()
     before: list[tuple[object, ...]] = []
     process = first
-    for _ in range(4):
+    for _ in range(kills):
         time.sleep(chance.uniform(0.2, 2.5))
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()

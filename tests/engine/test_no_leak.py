@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from statistics import median
 
 import pytest
 import requests
@@ -183,3 +185,46 @@ def test_unified_cache_that_others_have_filled(start_server: StartServer) -> Non
         for field in ("n_fake_cached", "n_state_cached"):
             ask(two.client, what, id_slot=1, cache_prompt=True)
             assert ask(two.client, what, id_slot=0, **{field: 700}).timings["cache_n"] == 700
+
+
+def test_prefixes_come_and_go_while_three_other_slots_are_at_work(
+    start_server: StartServer,
+) -> None:
+    """What is generated beside them, one batch with theirs, is what is generated alone."""
+    with start_server("--parallel", "4", "--kv-unified", context=8192) as four:
+        client = four.client
+        prefixes = make_prefixes(client, max_depth=1000)
+        mine = prompt(prefixes, 700, text="Mine.")
+        theirs = [prompt(prefixes, 300 + 100 * slot, text="Theirs.") for slot in (1, 2, 3)]
+        forced = {"n_predict": 48, "logit_bias": [[198, 100.0]]}  # always the same token
+
+        def generate(slot: int) -> list[dict[int, float]]:
+            reply = ask(client, theirs[slot - 1], id_slot=slot, **forced)
+            choices = reply.body["completion_probabilities"]
+            return [top_tokens(reply, place) for place in range(len(choices))]
+
+        truth = {slot: generate(slot) for slot in (1, 2, 3)}
+        with ThreadPoolExecutor(3) as pool:
+            running = {slot: pool.submit(generate, slot) for slot in (1, 2, 3)}
+            made = 0
+            while not all(future.done() for future in running.values()):
+                field = ("n_fake_cached", "n_state_cached")[made % 2]
+                assert ask(client, mine, id_slot=0, **{field: 700}).timings["cache_n"] == 700
+                made += 1
+        assert made >= 2
+        found = {slot: future.result() for slot, future in running.items()}
+        # Another split into batches moves a log probability of these random weights by up to 0.3
+        # (without any prefix too); another slot's content moves nearly all of them by far more.
+        for slot in (1, 2, 3):
+            assert median(apart(found[slot], truth[slot])) < 0.15
+            assert max(apart(found[slot], truth[slot])) < 1.0
+        assert median(apart(truth[1], truth[2])) > 0.3
+
+
+def apart(found: list[dict[int, float]], expected: list[dict[int, float]]) -> list[float]:
+    """How far the most probable token's log probability is from the expected one, each place."""
+    best = [max(choices, key=choices.__getitem__) for choices in expected]
+    return [
+        abs(one.get(token, -99.0) - other[token])
+        for one, other, token in zip(found, expected, best, strict=True)
+    ]

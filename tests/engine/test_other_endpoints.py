@@ -1,0 +1,49 @@
+"""Embeddings and rerank know nothing of prefixes: their answers are the same with our fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import requests
+
+from experiment.server import Server
+from tests.engine.asking import ask, prompt
+from tests.engine.conftest import StartServer, make_prefixes
+
+OURS = ({"n_fake_cached": 3}, {"n_state_cached": 3}, {"count_experts": True}, {"fake_fill": "zero"})
+
+CASES = {
+    "embeddings": (
+        ("--embeddings", "--pooling", "mean"),
+        ("/embedding", "/embeddings", "/v1/embeddings"),
+        {"input": ["An open window.", "Another one, with a list in it."], "content": "A window."},
+    ),
+    "rerank": (
+        ("--embeddings", "--pooling", "rank"),
+        ("/rerank", "/v1/rerank"),
+        {"query": "a list", "documents": ["An open window.", "A list.", "Nothing."]},
+    ),
+}
+
+
+def post(server: Server, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    answer = requests.post(
+        server.client.url + path,
+        json=body,
+        headers=server.client._session.headers,
+        timeout=300,
+    )
+    return answer.status_code, answer.json()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_our_fields_change_nothing(name: str, start_server: StartServer) -> None:
+    flags, paths, body = CASES[name]
+    with start_server(*flags, "--parallel", "4", "--kv-unified", context=1024) as server:
+        for path in paths:
+            status, expected = post(server, path, body)
+            assert status == 200, expected
+            for fields in OURS:
+                assert post(server, path, body | fields) == (200, expected), (path, fields)
+        server.check()
