@@ -8,8 +8,7 @@ import pytest
 import requests
 
 from experiment.server import Server
-from tests.engine.asking import ask, prompt
-from tests.engine.conftest import StartServer, make_prefixes
+from tests.engine.conftest import StartServer
 
 OURS = ({"n_fake_cached": 3}, {"n_state_cached": 3}, {"count_experts": True}, {"fake_fill": "zero"})
 
