@@ -21,17 +21,23 @@ RUN apt-get update \
 COPY docker/pip-install ca-bundle.cr[t] /ca/
 COPY requirements/run.txt requirements/build.txt /requirements/
 
-# --- venv: the locked requirements, by hash, without what only installing, testing and compiling against them needs, and
-# with the charts' library in place of the package (84 MB) that puts it together
+# --- venv: the locked requirements, by hash, without what only installing, testing and compiling against them needs,
+# languages to highlight and pictures of a kind that no trace has; with the charts' library in place of the package
+# (84 MB) that puts it together
 FROM tools AS venv
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends binutils \
+    && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/venv \
     && sh /ca/pip-install /opt/venv /requirements/run.txt
 COPY experiment/__init__.py experiment/html_page.py /src/experiment/
 RUN cd /src \
     && /opt/venv/bin/python -c 'from experiment import html_page; print(html_page.make_library(), end="")' >/opt/library.js \
     && /opt/venv/bin/pip uninstall -q -y vl-convert-python pip setuptools \
-    && find /opt/venv/lib -depth -type d \( -name tests -o -path '*/numpy/f2py' -o -path '*/numpy/*/include' \) -exec rm -r {} + \
-    && find /opt/venv/lib -type f \( -name '*.a' -o -name '*.pyi' \) -delete
+    && find /opt/venv/lib -depth -type d \( -name tests -o -path '*/numpy/f2py' -o -path '*/numpy/distutils' -o -path '*/numpy/*/include' \) -exec rm -r {} + \
+    && find /opt/venv/lib -type f \( -name '*.a' -o -name '*.pyi' -o -path '*/pygments/lexers/[a-z]*' -o -name '*[_b]avif[.-]*.so*' \) -delete \
+    && strip --strip-unneeded /opt/venv/lib/python3*/site-packages/PIL/*.so /opt/venv/lib/python3*/site-packages/rpds/*.so \
+        /opt/venv/lib/python3*/site-packages/yaml/*.so
 
 # --- compile: the pinned llama.cpp, patched with zero fuzz, for every CPU of the architecture
 FROM tools AS compile
@@ -63,8 +69,8 @@ COPY schemas /opt/app/schemas
 COPY data /opt/app/data
 COPY experiment /opt/app/experiment
 COPY --from=venv /opt/library.js /opt/app/experiment/templates/library.js
-# Compiled without time stamps, so that the same files give the same bytes.
-RUN /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib /opt/app \
+# Compiled without time stamps, so that the same files give the same bytes; but for packages that a run does not import.
+RUN /opt/venv/bin/python -m compileall -q -x '/site-packages/(docker|pygments)/' --invalidation-mode unchecked-hash /opt/venv/lib /opt/app \
     && useradd --uid 10001 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin experiment \
     && install -d -o 10001 -g 10001 /results
 ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \

@@ -21,7 +21,7 @@ from experiment.patches import load_series
 from experiment.paths import ROOT
 from tests.container.calling import Caller, Ended, ended, invoke_command
 
-MAX_SIZE_BYTES = 470_000_000
+MAX_SIZE_BYTES = 350_000_000
 CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 # Prints build.json and whether each program is the one that it describes.

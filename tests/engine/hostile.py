@@ -21,7 +21,7 @@ TIMEOUT_S = 120
 CANCELLED = 0
 """What stands for the status of a request whose sender has gone away."""
 
-COMPLAINTS = (
+_COMPLAINTS = (
     "GGML_ASSERT",
     "Assertion",
     "AddressSanitizer",
@@ -34,6 +34,19 @@ COMPLAINTS = (
 
 _GIBBERISH = "Failed to parse input at pos"
 """What upstream's chat parser says, with HTTP 500, of what a model with random weights writes."""
+
+
+def complaints(log: str) -> list[str]:
+    """The lines of a server's log in which it complains of itself.
+
+    Not those that quote what a model has written: with random weights that is any word at all.
+    """
+    return [
+        line
+        for line in log.splitlines()
+        if any(word in line for word in _COMPLAINTS) and _GIBBERISH not in line
+    ]
+
 
 # Wrong types, and numbers beyond what any counter holds.
 _JUNK: Sequence[Any] = (

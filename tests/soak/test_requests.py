@@ -15,10 +15,10 @@ from tests.engine.asking import ask, prompt, top_tokens
 from tests.engine.conftest import make_prefixes
 from tests.engine.hostile import (
     CANCELLED,
-    COMPLAINTS,
     CONTEXT,
     SLOTS,
     cases,
+    complaints,
     hostile,
     problem,
     send,
@@ -56,8 +56,7 @@ def test_hostile_requests_against_the_sanitized_build(
             server.check()
             if number % PROBE_EVERY == PROBE_EVERY - 1:
                 assert_same(top_tokens(ask(server.client, probe, cache_prompt=True)), truth, told)
-    log = server.log_text()
-    assert not [line for line in log.splitlines() if any(word in line for word in COMPLAINTS)]
+    assert complaints(server.log_text()) == []
     assert min(statuses[200], statuses[400]) > REQUESTS / 20
     assert statuses[CANCELLED] > REQUESTS / 100
 
