@@ -117,6 +117,7 @@ def hostile(chance: Random, known: Sequence[Case]) -> Hostile:
     if chance.randrange(20) == 0:
         names = ["prompt", "n_fake_cached", "n_state_cached", "input", "content"]
         fields = {name: chance.choice(_JUNK) for name in names if chance.randrange(2)}
+        fields["n_predict"] = 1  # which is otherwise as many as the context takes
         return Hostile(chance.choice(_OTHERS + _ENDPOINTS), None, fields)
     case = chance.choice(known)
 
