@@ -652,7 +652,7 @@ def model(
 @task(
     help={
         "unit": "only what needs neither a compiler nor the server",
-        "soak": "only what takes hours: 20,000 hostile requests, memory, the unpatched server",
+        "soak": "only what takes an hour: 20,000 hostile requests, memory, the unpatched server",
         "select": "pytest's -k",
     }
 )

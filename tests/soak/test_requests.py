@@ -1,4 +1,4 @@
-"""Twenty thousand requests that nobody should send; ten thousand ordinary ones and memory."""
+"""Twenty thousand requests that nobody should send, and what memory ten thousand of them leave."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from tests.engine.hostile import (
 from tests.soak.conftest import StartBuild
 
 REQUESTS = int(os.environ.get("PREFIX_REPLAY_SOAK_REQUESTS", "20000"))
+SANITIZED = REQUESTS // 10
+"""The build with sanitizers takes some ten times as long for each."""
 PROBE_EVERY = 200
 SEED = int(os.environ.get("PREFIX_REPLAY_SOAK_SEED", str(int(time.time()))))
 
@@ -35,30 +37,32 @@ FLAT = 0.02
 
 
 @pytest.mark.parametrize("vision", [True, False], ids=["with images", "text only"])
-def test_hostile_requests_against_the_sanitized_build(
-    sanitized: Build, start: StartBuild, vision: bool
+@pytest.mark.parametrize(("kind", "requests"), [("checked", REQUESTS), ("sanitized", SANITIZED)])
+def test_hostile_requests(
+    kind: str, requests: int, vision: bool, start: StartBuild, request: pytest.FixtureRequest
 ) -> None:
+    made: Build = request.getfixturevalue(kind)
     more = ("--parallel", str(SLOTS), "--kv-unified", *(() if vision else ("--no-mmproj",)))
     # Half of the requests each: a model with a vision tower takes other paths through the server.
-    with start(sanitized, *more, context=CONTEXT) as server:
+    with start(made, *more, context=CONTEXT) as server:
         prefixes = make_prefixes(server.client, max_depth=CONTEXT)
         known = cases(server.client, prefixes, images=vision)
         probe = prompt(prefixes, 300)
         truth = top_tokens(ask(server.client, probe))
         chance = Random(SEED)
         statuses: dict[int, int] = {}
-        for number in range(REQUESTS // 2):
-            request = hostile(chance, known)
-            status, body = send(server.client, request)
+        for number in range(requests // 2):
+            asked = hostile(chance, known)
+            status, body = send(server.client, asked)
             statuses[status] = statuses.get(status, 0) + 1
-            told = f"request {number} of seed {SEED}: {request}"
-            assert problem(request, status, body) is None, told
+            told = f"request {number} of seed {SEED}: {asked}"
+            assert problem(asked, status, body) is None, told
             server.check()
             if number % PROBE_EVERY == PROBE_EVERY - 1:
                 assert_same(top_tokens(ask(server.client, probe, cache_prompt=True)), truth, told)
     assert complaints(server.log_text()) == []
-    assert min(statuses[200], statuses[400]) > REQUESTS / 20
-    assert statuses[CANCELLED] > REQUESTS / 100
+    assert min(statuses[200], statuses[400]) > requests / 20
+    assert statuses[CANCELLED] > requests / 100
 
 
 def assert_same(found: dict[int, float], truth: dict[int, float], told: str) -> None:
