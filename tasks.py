@@ -719,7 +719,8 @@ def lint(c: Context) -> None:
 @task(
     help=SHARED
     | {
-        "only": "parts with commas between: depths, speedup, default, compare, six-steps "
+        "only": "parts with commas between: depths, speedup, default, compare, load, "
+        "six-steps "
         "(default: all but six-steps; for another model than nano six-steps alone)",
         "format": "table or md",
     }

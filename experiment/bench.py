@@ -22,6 +22,7 @@ from experiment.bench_figures import (
     six_steps_figures,
     speedup_figures,
 )
+from experiment.bench_load import load_figures
 from experiment.bench_probes import compare_command_s, comparing, memcpy_gbps
 from experiment.engine import Engine
 from experiment.errors import SettingsError
@@ -33,8 +34,11 @@ from experiment.trace import load_trace
 
 TRACES = ROOT / "data" / "traces"
 
-PartName = Literal["depths", "speedup", "default", "compare", "six-steps"]
-PARTS: tuple[PartName, ...] = ("depths", "speedup", "default", "compare", "six-steps")
+PartName = Literal["depths", "speedup", "default", "compare", "load", "six-steps"]
+PARTS: tuple[PartName, ...] = ("depths", "speedup", "default", "compare", "load", "six-steps")
+
+NO_RUN: tuple[PartName, ...] = ("compare", "load")
+"""The parts that replay nothing, and so need no build."""
 
 DEFAULT_TARGET_S = 150.0
 COMPARE_TARGET_S = 1.0
@@ -136,7 +140,7 @@ def measure(
     Raises:
         ExperimentError: a run or a comparison fails.
     """
-    if set(wanted) - {"compare"}:
+    if set(wanted) - set(NO_RUN):
         progress.say(engine.build(settings, progress))
     for part in wanted:
         progress.say(f"bench: {part}")
@@ -156,6 +160,9 @@ def measure(
                 yield Part(part, _origin(run), (figure,))
             case "compare":
                 yield _compare(settings.cache_dir / "bench-compare", progress)
+            case "load":
+                folder = settings.cache_dir / "bench-load"
+                yield Part(part, "./inv bench --only=load", load_figures(folder, progress))
             case "six-steps":
                 run, whole_s = _run(engine, changed(settings, SIX_STEPS), part, part, progress)
                 yield Part(part, _origin(run), six_steps_figures(run, whole_s))

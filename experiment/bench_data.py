@@ -56,7 +56,7 @@ SELECT
 FROM (
     SELECT
         *,
-        new_text_tokens AS new,
+        new_text_tokens + coalesce(image_width * image_height // 1024, 0) AS new,
         0.99 + 0.02 * (hash(line, variant, r) % 10007) / 10007 AS noise,
         CASE variant WHEN 'full' THEN 0.0 WHEN 'restored' THEN 0.8 ELSE 0.1 END
             * (1 + (hash(variant, line, r) % 101) / 1000) AS install_ms,
@@ -65,7 +65,7 @@ FROM (
         CAST((depth + new_text_tokens + 255) // 256 * 256 AS INTEGER) AS n_kv
     FROM range($rounds) AS a (r), step,
         (VALUES (0, 'fake'), (1, 'control'), (2, 'restored'), (3, 'full')) AS b (place, variant)
-    WHERE run_id = $run
+    WHERE run_id = $run AND (variant <> 'full' OR r < $full_rounds)
 )
 """
 
@@ -100,11 +100,22 @@ def write_synthetic(folder: Path, steps: int, rounds: int) -> Path:
         try:
             connection.execute("BEGIN")
             connection.execute(STEPS, {"run": RUN, "steps": steps})
-            connection.execute(MEASUREMENTS, {"run": RUN, "rounds": rounds})
-            connection.execute(ESTIMATES)
-            connection.execute("UPDATE run SET status = 'finished', finished = started")
+            add_measurements(connection, RUN, rounds, full_rounds=rounds)
             connection.execute("COMMIT")
             connection.execute("CHECKPOINT")
         except duckdb.Error as error:
             raise explain(error, database) from error
     return database
+
+
+def add_measurements(
+    connection: duckdb.DuckDBPyConnection, run_id: str, rounds: int, *, full_rounds: int
+) -> None:
+    """Make up what a finished run would have measured of the steps that it has.
+
+    Raises:
+        duckdb.Error: the database refuses.
+    """
+    connection.execute(MEASUREMENTS, {"run": run_id, "rounds": rounds, "full_rounds": full_rounds})
+    connection.execute(ESTIMATES)
+    connection.execute("UPDATE run SET status = 'finished', finished = started")

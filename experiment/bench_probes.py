@@ -52,7 +52,7 @@ def load_and_render(folder: Path) -> Comparing:
     loaded_s = time.perf_counter()
     text = tables.render(comparison, "table")
     rendered_s = time.perf_counter()
-    return Comparing(loaded_s - began_s, rendered_s - loaded_s, _peak_bytes(), len(text))
+    return Comparing(loaded_s - began_s, rendered_s - loaded_s, peak_bytes(), len(text))
 
 
 def comparing(folder: Path) -> Comparing:
@@ -61,7 +61,7 @@ def comparing(folder: Path) -> Comparing:
     Raises:
         ExperimentError: it fails, or takes longer than ``TIMEOUT_S``.
     """
-    text = _run([sys.executable, "-m", "experiment.bench_probes", str(folder)])
+    text = output_of([sys.executable, "-m", "experiment.bench_probes", str(folder)])
     return Comparing(**json.loads(text))
 
 
@@ -72,11 +72,16 @@ def compare_command_s(folder: Path) -> float:
         ExperimentError: it fails, or takes longer than ``TIMEOUT_S``.
     """
     began_s = time.perf_counter()
-    _run([sys.executable, "-m", "invoke", "compare", f"--run={folder}"])
+    output_of([sys.executable, "-m", "invoke", "compare", f"--run={folder}"])
     return time.perf_counter() - began_s
 
 
-def _run(argv: Sequence[str]) -> str:
+def output_of(argv: Sequence[str], doing: str = "comparing") -> str:
+    """What a command prints, which is run at the project's root.
+
+    Raises:
+        ExperimentError: it fails, or takes longer than ``TIMEOUT_S``.
+    """
     try:
         done = subprocess.run(
             argv,
@@ -89,17 +94,22 @@ def _run(argv: Sequence[str]) -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise ExperimentError(
-            f"comparing took longer than {TIMEOUT_S:.0f} s", where=" ".join(argv)
+            f"{doing} took longer than {TIMEOUT_S:.0f} s", where=" ".join(argv)
         ) from error
     if done.returncode != 0:
         said = "\n".join(done.stderr.strip().splitlines()[-3:]) or "it said nothing"
         raise ExperimentError(
-            f"comparing ended with status {done.returncode}: {said}", where=" ".join(argv)
+            f"{doing} ended with status {done.returncode}: {said}", where=" ".join(argv)
         )
     return done.stdout
 
 
-def _peak_bytes(status: Path = Path("/proc/self/status")) -> int:
+def peak_bytes(status: Path = Path("/proc/self/status")) -> int:
+    """The most memory that this process has had resident.
+
+    Raises:
+        ExperimentError: the system does not tell.
+    """
     # Not getrusage: its peak contains that of the process this one was forked from.
     for line in status.read_text(encoding="ascii", errors="replace").splitlines():
         name, _, value = line.partition(":")

@@ -58,7 +58,7 @@ def replay(
     Raises:
         ServerError: it does not start, or dies again and again.
     """
-    work = _Work(trace.steps, settings.schedule, store, until_s)
+    work = Work(trace.steps, settings.schedule, store, until_s)
     for attempt in range(MAX_RESTARTS + 1):
         if work.is_over() or work.is_done():
             work.tell_why_it_ended()
@@ -80,7 +80,7 @@ def replay(
 
 
 @dataclass(frozen=True)
-class _Work:
+class Work:
     """What a run still has to ask for."""
 
     steps: Sequence[Step]
@@ -151,15 +151,20 @@ class _Work:
         return decision.reason
 
 
+def remind(judge: Judge, store: Store) -> None:
+    """Tell the judge what the run's earlier answers agree on."""
+    for (task_id, step), structure in store.structure().items():
+        judge.learn(task_id, step, Expected(*structure))
+
+
 def _serve(
-    settings: Settings, session: Session, work: _Work, store: Store, progress: Progress
+    settings: Settings, session: Session, work: Work, store: Store, progress: Progress
 ) -> None:
     store.set_graph(session.graph)
     write_json(store.folder / "graph.json", session.graph)
     fill = settings.server.fake_fill
     judge = Judge(fill)
-    for (task_id, step), structure in store.structure().items():
-        judge.learn(task_id, step, Expected(*structure))
+    remind(judge, store)
     under_way = UnderWay(store.folder)
     with LoadMeter(session.server.pid) as meter, PauseMeter() as pauses:
         asker = Asker(session.client, session.prompt_of, store.folder / RAW, fill, meter, pauses)
@@ -224,7 +229,7 @@ class _Loop:
         return len(items)
 
 
-def _measure(loop: _Loop, work: _Work, progress: Progress) -> None:
+def _measure(loop: _Loop, work: Work, progress: Progress) -> None:
     """Make the fixed rounds, then add rounds until there are enough."""
     items = work.fixed()
     if items:

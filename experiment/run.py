@@ -90,7 +90,7 @@ def start(
 
     def begin(store: Store) -> None:
         store.add_host(facts)
-        store.add_steps(_step_record(step, scope) for step in trace.steps)
+        store.add_steps(step_record(step, scope) for step in trace.steps)
         _tell_of_the_trace(trace, scope, store)
         if any(step.depth_unit == "positions" for step in trace.steps):
             store.add_event(
@@ -180,7 +180,7 @@ def _measure_all(
         build, model = ingredients.build, ingredients.model
         replay(settings, trace, build, model, store, progress, deadline.serving_s)
         _calibrate(settings, trace, ingredients, store, progress, deadline.calibrating_s)
-        _estimate(settings, trace, store)
+        estimate(settings, trace, store)
     except BaseException as error:
         # Where not even that can be written (a full disk), a resume does it.
         with suppress(StoreError, OSError):
@@ -206,7 +206,8 @@ def _tell_of_the_clock(store: Store) -> None:
         )
 
 
-def _step_record(step: Step, scope: Scope) -> StepRecord:
+def step_record(step: Step, scope: Scope) -> StepRecord:
+    """The row of a step, with the reason why ``scope`` leaves it out, if it does."""
     shot, key = step.screenshot, (step.task_id, step.step)
     reason = scope.left_out.get(key)
     return StepRecord(
@@ -260,7 +261,7 @@ def _calibrate(
     under_way.end()
 
 
-def _estimate(settings: Settings, trace: Trace, store: Store) -> None:
+def estimate(settings: Settings, trace: Trace, store: Store) -> None:
     """The arithmetic variant: new tokens over the calibrated throughput, plus image encoding.
 
     Steps deeper than what is calibrated get no estimate.

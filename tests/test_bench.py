@@ -11,7 +11,14 @@ from canned import canned_run, measurement, run_record
 from experiment import bench
 from experiment.bench import DEPTHS, PARTS, SIX_STEPS, SPEEDUP, TRACES, changed, measure, parts
 from experiment.bench_data import write_synthetic
-from experiment.bench_figures import DRIVER_TARGETS_MS, INSTALL_TARGETS_MS, Target, measurements
+from experiment.bench_figures import (
+    DRIVER_TARGETS_MS,
+    INSTALL_TARGETS_MS,
+    Figure,
+    Part,
+    Target,
+    measurements,
+)
 from experiment.bench_probes import Comparing
 from experiment.errors import EngineError, SettingsError
 from experiment.paths import ROOT
@@ -22,7 +29,7 @@ from experiment.settings import Settings, load_settings
 from experiment.store import Store
 from experiment.trace import Trace, load_trace
 
-ALL_BUT_SIX = ("depths", "speedup", "default", "compare")
+ALL_BUT_SIX = ("depths", "speedup", "default", "compare", "load")
 
 
 def test_what_is_measured_unless_told() -> None:
@@ -235,6 +242,24 @@ def test_the_comparison_needs_no_build(
         ]
     assert engine.asked == []
     assert small_comparison == [(folder, 1_000, 250)] * 2
+
+
+def test_the_load_needs_no_build(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = Figure("validate", "s", (1.5,), Target(2.0))
+    asked: list[Path] = []
+
+    def figures(folder: Path, progress: Progress) -> tuple[Figure, ...]:
+        asked.append(folder)
+        return (figure,)
+
+    monkeypatch.setattr(bench, "load_figures", figures)
+    settings = load_settings({"cache_dir": str(tmp_path / "cache")}, environ={})
+    (part,) = measure(engine, settings, ("load",), SilentProgress())
+    assert part == Part("load", "./inv bench --only=load", (figure,))
+    assert asked == [tmp_path / "cache" / "bench-load"]
+    assert engine.asked == []
 
 
 def test_the_large_run_has_a_million_measurements(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_comparison_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_the_peak_is_that_of_the_process_alone(tmp_path: Path) -> None:
     status = tmp_path / "status"
     status.write_text("Name:\tpython\nVmPeak:\t  900 kB\nVmHWM:\t  123 kB\nVmRSS:\t 99 kB\n")
-    assert bench_probes._peak_bytes(status) == 123 * 1024
+    assert bench_probes.peak_bytes(status) == 123 * 1024
     status.write_text("Name:\tpython\n")
     with pytest.raises(ExperimentError, match="how much memory"):
-        bench_probes._peak_bytes(status)
+        bench_probes.peak_bytes(status)
