@@ -18,7 +18,8 @@ from PIL import Image
 from experiment.errors import TraceError
 from experiment.paths import ROOT
 from experiment.screenshot import Screenshot, open_screenshot
-from experiment.trace import MAX_LINE_BYTES, Baseline, _is_plain, _validator, load_trace
+from experiment.trace import Baseline, _is_plain, _validator, load_trace
+from experiment.trace_file import MAX_LINE_BYTES
 
 BAD = Path(__file__).parent / "bad" / "traces"
 BAD_NAMES = sorted(path.stem for path in BAD.glob("*.jsonl"))
@@ -100,6 +101,25 @@ def test_line_ends_of_windows_and_a_missing_last_one_are_fine(tmp_path: Path) ->
 def test_tasks_may_take_turns(tmp_path: Path) -> None:
     rows = [row(3), row(0, task_id="u"), row(4), row(1, task_id="u")]
     assert [step.step for step in load_trace(write(tmp_path, *rows)).steps] == [3, 0, 4, 1]
+
+
+def test_an_earlier_line_with_the_same_step_is_found_again(tmp_path: Path) -> None:
+    picture = {"screenshot": "none.png"}
+    rows = [row(3), row(1, task_id="u"), row(2, new=picture), row(5, extra=1), row(5), row(9)]
+    path = write(tmp_path, *rows, "", row(3.0), row(2), row(5), row(4), row(1, task_id="u"))
+    told = [line.split(": ", 1)[1] for line in refusal(path).what.splitlines()[1:]]
+    assert told[0].startswith("new.screenshot: 'none.png'")
+    assert told[1:] == [
+        "step: step 2 of task 't' comes after step 3 (line 1)",
+        "extra: is not a field",
+        "step: step 3 of task 't' stands on line 1 already",
+        # Refused or not, a line has its step.
+        "step: step 2 of task 't' stands on line 3 already",
+        # But not one that is no row of a trace.
+        "step: step 5 of task 't' stands on line 5 already",
+        "step: step 4 of task 't' comes after step 9 (line 6)",
+        "step: step 1 of task 'u' stands on line 2 already",
+    ]
 
 
 def test_a_file_may_be_named_twice_and_is_read_once(tmp_path: Path) -> None:
@@ -258,9 +278,9 @@ def test_many_rows_take_bounded_time_and_memory(rows: int, new: str, tmp_path: P
     assert steps == rows
     # 12 µs and 70 µs a row on a busy two-core machine.
     assert took_s < rows * 400e-6 + 2
-    # 400 bytes a row; a run holds the trace twice while it copies it.
-    assert loaded < rows * 700 + (20 << 20)
-    assert kept < rows * 1400 + (40 << 20)
+    # 12 bytes a row, and 200 a task of 20; a run has the trace twice while it copies it.
+    assert loaded < rows * 50 + (10 << 20)
+    assert kept < rows * 100 + (12 << 20)
 
 
 @pytest.mark.parametrize("levels", [10, 300, 900, 5_000, 100_000])
@@ -288,7 +308,10 @@ odd_rows = st.fixed_dictionaries(
         "step": odd,
         "depth": odd,
         "new": st.dictionaries(
-            st.sampled_from(["tokens", "text"]), st.sampled_from([1 << 20, (1 << 20) + 1]) | odd
+            st.sampled_from(["tokens", "text", "screenshot"]),
+            st.sampled_from([1 << 20, (1 << 20) + 1, "a\0", {"width": 32, "height": 8192}])
+            | st.fixed_dictionaries({"width": odd, "height": st.sampled_from([31, 32, 8193])})
+            | odd,
         )
         | odd,
     },
@@ -298,6 +321,7 @@ odd_rows = st.fixed_dictionaries(
             st.sampled_from([0.25, 1_000_000, 1_000_001]) | odd,
         )
         | odd,
+        "depth_unit": st.sampled_from(["tokens", "positions", "metres"]) | odd,
         "other": odd,
     },
 )
@@ -310,6 +334,8 @@ def test_a_row_that_is_not_shown_to_the_schema_fits_it(row: dict[str, object]) -
         assert row["task_id"].encode()  # type: ignore[attr-defined]
     usual = {"task_id": "t", "step": 1, "depth": 0, "new": {"tokens": 7}, "baseline": {}}
     assert _is_plain(usual)
+    assert _is_plain(usual | {"new": {"text": "a", "screenshot": {"width": 32, "height": 8192}}})
+    assert not _is_plain(usual | {"new": {"screenshot": "file.png"}})
 
 
 def test_schema_is_a_valid_one_and_describes_every_field() -> None:

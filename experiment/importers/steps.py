@@ -15,11 +15,11 @@ from experiment.errors import TraceImportError
 from experiment.importers.base import Call, Log, Options, no_cached_count
 from experiment.trace import (
     MAX_INTEGER,
-    MAX_LINE_BYTES,
     MAX_NEW_TOKENS,
     MAX_SECONDS,
     MAX_TASK_ID,
 )
+from experiment.trace_file import MAX_LINE_BYTES
 
 MAX_TEXT_BYTES = MAX_LINE_BYTES - (64 << 10)
 """Of a text as JSON, so that its row fits into a line of a trace."""
