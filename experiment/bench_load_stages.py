@@ -82,11 +82,10 @@ def _schedule(of: Subject, wanted: ScheduleSettings) -> int:
         requests = 0
         if not work.is_done():
             remind(Judge("tile"), store)
-            items = work.fixed()
-            requests = sum(1 for _ in items)
-            warmed = {(item.step.task_id, item.step.step) for item in items}
-            added, _ = work.added(warmed)
-            requests += sum(1 for _ in added)
+            fixed = work.fixed()
+            requests = sum(1 for _ in fixed)
+            added, _ = work.added(fixed.pending)
+            requests += sum(1 for _ in added or ())
             requests += len(work.experts())
         estimate(Settings(), trace, store)
     return requests

@@ -53,11 +53,11 @@ def chunks_at(settings: Settings, content: Iterable[tuple[int, int]]) -> dict[in
         content: depth and new tokens of the steps that were measured.
     """
     chunk, limit = settings.calibration.chunk, settings.schedule.restored_max_depth
-    within = [(depth, new) for depth, new in content if depth <= limit]
-    if not within:
-        return {}
+    within = ((depth, new) for depth, new in content if depth <= limit)
     if settings.calibration.at == "points":
-        deepest = max(depth for depth, _ in within)
+        deepest = max((depth for depth, _ in within), default=None)
+        if deepest is None:
+            return {}
         return {d: {chunk} for d in calibration_depths(deepest, settings.calibration.points)}
     wanted: dict[int, set[int]] = {}
     for depth, new in within:
@@ -69,19 +69,18 @@ def calibrate(
     settings: Settings,
     bench: Path,
     model: Path,
-    content: Iterable[tuple[int, int]],
+    wanted: Mapping[int, set[int]],
     known: Iterable[CalibrationRow],
     progress: Progress,
     log: Path,
 ) -> Iterator[CalibrationRow]:
-    """Measure what ``settings.calibration`` asks for and is not among ``known``.
+    """Measure what is wanted and not among ``known``.
 
     Args:
         settings: of the run.
         bench: the ``llama-bench`` binary.
         model: the GGUF file.
-        content: depth and new tokens of the steps that were measured; nothing is calibrated where
-            there are none.
+        wanted: the sizes of the chunks (tokens) at each depth, as `chunks_at` gives them.
         known: what an earlier part of the run has calibrated.
         progress: where to show it.
         log: what every process prints is appended to it.
@@ -92,7 +91,7 @@ def calibrate(
     there = {(row.depth, row.chunk) for row in known}
     missing = {
         depth: left
-        for depth, chunks in sorted(chunks_at(settings, content).items())
+        for depth, chunks in sorted(wanted.items())
         if (left := sorted(chunk for chunk in chunks if (depth, chunk) not in there))
     }
     if missing:

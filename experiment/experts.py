@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from array import array
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from experiment.asking import Asker
 from experiment.errors import PrefixError, RequestRefused, TraceError
@@ -12,7 +15,7 @@ from experiment.measure import Counted, counted_experts
 from experiment.progress import Progress
 from experiment.recorded import StepKey
 from experiment.records import Fill
-from experiment.schedule import can_restore
+from experiment.schedule import can_restore, chunks, keys_of
 from experiment.settings import ScheduleSettings
 from experiment.store import Store
 from experiment.trace import Step
@@ -23,26 +26,34 @@ PASSED = "experts"
 _VARIANTS: tuple[Counted, ...] = ("fake", "restored")
 
 
-def chosen_steps(
-    steps: Sequence[Step], measured: Collection[StepKey], schedule: ScheduleSettings
-) -> list[Step]:
-    """``schedule.structure_steps`` steps, spread evenly over all of them in the order of depth.
+def chosen_places(
+    steps: Sequence[Step],
+    schedule: ScheduleSettings,
+    measured: Callable[[Sequence[StepKey]], Container[StepKey]] | None = None,
+) -> list[int]:
+    """Where to find ``schedule.structure_steps`` steps, spread evenly over all by depth.
 
     The shallowest and the deepest are among them; of one, it is the deepest. Steps without a valid
     measurement, and those too deep to be restored, have nothing to be compared.
+
+    Args:
+        steps: all steps of the run.
+        schedule: how many are chosen, and which can be restored.
+        measured: of some steps, those that have a valid measurement; None = all have.
     """
-    fit = sorted(
-        (
-            step
-            for step in steps
-            if (step.task_id, step.step) in measured and can_restore(step, schedule)
-        ),
-        key=lambda step: step.depth,
-    )
+    fit, depths = array("q"), array("q")
+    for places, chunk in chunks(steps):
+        there = None if measured is None else measured(keys_of(chunk))
+        for place, step in zip(places, chunk, strict=True):
+            is_measured = there is None or (step.task_id, step.step) in there
+            if is_measured and can_restore(step, schedule):
+                fit.append(place)
+                depths.append(step.depth)
+    shallow_first = np.argsort(depths, kind="stable")
     count = min(schedule.structure_steps, len(fit))
-    if count == 1:
-        return fit[-1:]
-    return [fit[index * (len(fit) - 1) // (count - 1)] for index in range(count)]
+    last = len(fit) - 1
+    chosen = [last] if count == 1 else [index * last // (count - 1) for index in range(count)]
+    return [fit[shallow_first[index]] for index in chosen]
 
 
 @dataclass(frozen=True)

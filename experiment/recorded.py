@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,13 @@ _PAIRS = (
     "SELECT task_id, step, round, above_ms / nullif(below_ms, 0) AS ratio FROM ("
     "SELECT task_id, step, round, max(prefill_ms) FILTER (WHERE variant = $first) AS above_ms, "
     "max(prefill_ms) FILTER (WHERE variant = $second) AS below_ms FROM measurement "
-    "WHERE run_id = $run AND status = 'ok' AND round < $before GROUP BY task_id, step, round"
+    "WHERE run_id = $run AND status = 'ok' AND round < $before {among} "
+    "GROUP BY task_id, step, round"
     ") WHERE ratio IS NOT NULL"
 )
 _NO_ROUND = 2**31 - 1
+
+_DONE = "run_id = $run AND status NOT IN ('failed', 'warmup')"
 
 
 class Recorded:
@@ -66,13 +70,25 @@ class Recorded:
         (row,) = self._rows(f"SELECT {', '.join(_IDENTITY)} FROM run WHERE id = $run")
         return dict(zip(_IDENTITY, row, strict=True))
 
-    def done(self) -> set[Key]:
-        """The measurements that need not be repeated: ``ok``, ``invalid`` and ``refused`` ones."""
+    def done(self, among: Sequence[StepKey] | None = None, round: int | None = None) -> set[Key]:
+        """The measurements that need not be repeated: ``ok``, ``invalid`` and ``refused`` ones.
+
+        Args:
+            among: these steps alone; None = all.
+            round: this round alone; None = all.
+        """
         rows = self._rows(
-            "SELECT task_id, step, variant, round FROM measurement "
-            "WHERE run_id = $run AND status NOT IN ('failed', 'warmup')"
+            f"SELECT task_id, step, variant, round FROM measurement WHERE {_DONE} "
+            f"AND ($round IS NULL OR round = $round) {_among(among)}",
+            round=round,
+            **_listed(among),
         )
         return {(task_id, step, variant, number) for task_id, step, variant, number in rows}
+
+    def done_number(self) -> int:
+        """How many measurements need not be repeated."""
+        ((number,),) = self._rows(f"SELECT count(*) FROM measurement WHERE {_DONE}")
+        return int(number)
 
     def left_out(self) -> set[StepKey]:
         """The steps of the trace that are not replayed."""
@@ -81,30 +97,43 @@ class Recorded:
         )
         return {(task_id, step) for task_id, step in rows}
 
-    def new_content(self) -> dict[StepKey, tuple[int, float]]:
+    def new_content(
+        self, among: Sequence[StepKey] | None = None
+    ) -> dict[StepKey, tuple[int, float]]:
         """Per task and step what was really decoded: new tokens, and the median ``encode_ms``.
 
         By ``fake``; at L = 0, where it does not exist, by ``full``. This is what the arithmetic
         estimate starts from; steps without a valid measurement are left out.
+
+        Args:
+            among: these steps alone; None = all.
         """
+        # The view step_variant has the same, but works out all steps for the few of ``among``.
         rows = self._rows(
-            "SELECT v.task_id, v.step, v.prompt_n, v.encode_ms FROM step_variant AS v "
-            "JOIN step AS s ON s.run_id = v.run_id AND s.task_id = v.task_id AND s.step = v.step "
-            "WHERE v.run_id = $run AND v.prompt_n IS NOT NULL "
-            "AND v.variant = CASE WHEN s.depth = 0 THEN 'full' ELSE 'fake' END"
+            "SELECT task_id, step, max(m.prompt_n) AS new, median(m.encode_ms) "
+            "FROM measurement AS m JOIN step AS s USING (run_id, task_id, step) "
+            "WHERE run_id = $run AND m.status = 'ok' "
+            "AND m.variant = CASE WHEN s.depth = 0 THEN 'full' ELSE 'fake' END "
+            f"{_among(among)} GROUP BY task_id, step HAVING new IS NOT NULL",
+            **_listed(among),
         )
         return {(task_id, step): (new, encode_ms) for task_id, step, new, encode_ms in rows}
 
-    def structure(self) -> dict[StepKey, Structure]:
+    def structure(self, among: Sequence[StepKey] | None = None) -> dict[StepKey, Structure]:
         """Per task and step what its valid answers agree on.
 
         A resumed run judges its further answers by this.
+
+        Args:
+            among: these steps alone; None = all.
         """
         rows = self._rows(
             "SELECT task_id, step, max(prompt_n), max(n_kv), any_value(ubatch_tokens), "
             "any_value(ubatch_n_kv) FROM measurement WHERE run_id = $run AND status = 'ok' "
             "AND variant IN ('fake', 'control', 'restored') "
-            "AND prompt_n IS NOT NULL AND n_kv IS NOT NULL GROUP BY task_id, step"
+            f"AND prompt_n IS NOT NULL AND n_kv IS NOT NULL {_among(among)} "
+            "GROUP BY task_id, step",
+            **_listed(among),
         )
         return {
             (task_id, step): (new, n_kv, _tuple(tokens), _tuple(columns))
@@ -120,35 +149,47 @@ class Recorded:
         return 0 if last is None else max(0, last + 1)
 
     def pair_ratios(
-        self, of: tuple[Variant, Variant] = PAIR, *, before: int | None = None
+        self,
+        of: tuple[Variant, Variant] = PAIR,
+        *,
+        before: int | None = None,
+        among: Sequence[StepKey] | None = None,
     ) -> dict[StepKey, list[float]]:
         """Per task and step the prefill ratios of complete, valid pairs, in the order of rounds.
 
         Args:
             of: variant above and variant below the line.
             before: leaves this round and later ones out.
+            among: these steps alone; None = all.
         """
         rows = self._rows(
-            f"SELECT task_id, step, list(ratio ORDER BY round) FROM ({_PAIRS}) "
+            "SELECT task_id, step, list(ratio ORDER BY round) "
+            f"FROM ({_PAIRS.format(among=_among(among))}) "
             "GROUP BY task_id, step ORDER BY task_id, step",
             first=of[0],
             second=of[1],
             before=_NO_ROUND if before is None else before,
+            **_listed(among),
         )
         return {(task_id, step): ratios for task_id, step, ratios in rows}
 
     def paired_steps(
-        self, of: tuple[Variant, Variant] = PAIR, *, before: int | None = None
+        self,
+        of: tuple[Variant, Variant] = PAIR,
+        *,
+        before: int | None = None,
+        among: Sequence[StepKey] | None = None,
     ) -> set[StepKey]:
         """The steps whose newest round (below ``before``) gave a pair: another may give one too."""
         rows = self._rows(
             "SELECT task_id, step FROM (SELECT task_id, step, max(round) AS round "
             "FROM measurement WHERE run_id = $run AND round < $before "
-            f"AND variant IN ($first, $second) GROUP BY task_id, step) JOIN ({_PAIRS}) "
-            "USING (task_id, step, round)",
+            f"AND variant IN ($first, $second) {_among(among)} GROUP BY task_id, step) "
+            f"JOIN ({_PAIRS.format(among=_among(among))}) USING (task_id, step, round)",
             first=of[0],
             second=of[1],
             before=_NO_ROUND if before is None else before,
+            **_listed(among),
         )
         return {(task_id, step) for task_id, step in rows}
 
@@ -213,6 +254,17 @@ class Recorded:
             raise
         except duckdb.Error as error:
             raise explain(error, self.folder / DATABASE) from error
+
+
+def _among(steps: Sequence[StepKey] | None) -> str:
+    """The condition that keeps to some steps; `_listed` gives its values."""
+    return "" if steps is None else "AND (task_id, step) IN (SELECT unnest($tasks), unnest($steps))"
+
+
+def _listed(steps: Sequence[StepKey] | None) -> dict[str, object]:
+    if steps is None:
+        return {}
+    return {"tasks": [task_id for task_id, _ in steps], "steps": [step for _, step in steps]}
 
 
 def _tuple(values: list[int] | None) -> tuple[int, ...] | None:

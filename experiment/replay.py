@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from experiment.asking import Asker
 from experiment.build import Build
 from experiment.clock import CLOCK
 from experiment.errors import ServerError, ServerStartError
-from experiment.experts import PASSED, ExpertPass, chosen_steps
+from experiment.experts import PASSED, ExpertPass, chosen_places
 from experiment.folder import RAW, SERVER_LOG, write_json
 from experiment.judge import Expected, Judge
 from experiment.load import LoadMeter
@@ -22,10 +25,10 @@ from experiment.measure import Measurer
 from experiment.models import ModelFiles
 from experiment.pauses import PauseMeter
 from experiment.progress import Progress
-from experiment.recorded import CONTROL, PAIR, StepKey
-from experiment.records import BUDGET, Measurement
-from experiment.rounds import Decision, decide
-from experiment.schedule import Planned, can_restore, plan
+from experiment.recorded import CONTROL, PAIR
+from experiment.records import BUDGET, Measurement, Variant
+from experiment.rounds import Decision, Part, decide
+from experiment.schedule import Plan, Planned, can_restore, chunks, keys_of
 from experiment.session import Session, open_session
 from experiment.settings import ScheduleSettings, Settings
 from experiment.store import Store
@@ -92,42 +95,58 @@ class Work:
         """Whether nothing may be begun any more."""
         return time.monotonic() >= self.until_s
 
-    def fixed(self) -> list[Planned]:
+    def fixed(self) -> Plan:
         """What is left of the rounds that are made always."""
-        return plan(self.steps, self.schedule, done=self.store.done())
+        return Plan(self.steps, self.schedule, done=self.store.done)
 
-    def added(self, warmed: Container[StepKey]) -> tuple[list[Planned], Decision]:
-        """What is left of the added round under way, or else the next one; none = enough.
+    def added(self, warmed: Sequence[int] | None = None) -> tuple[Plan | None, Decision]:
+        """What is left of the added round under way, or else the next one; None = enough.
 
         A round under way was decided on by those before it, and is again: all of its steps that
         are missing belong to it, and no other.
+
+        Args:
+            warmed: by a step's place, whether it needs no warm-up; None = all need one.
         """
         number = max(self.schedule.rounds, self.store.rounds_begun() - 1)
         items, decision = self._round(number, warmed)
-        if not items and not decision.ended:
+        if items is not None and not items:
             items, decision = self._round(number + 1, warmed)
-        return items, decision
+        return items or None, decision
 
-    def _round(self, number: int, warmed: Container[StepKey]) -> tuple[list[Planned], Decision]:
-        nothing_restored = not any(can_restore(step, self.schedule) for step in self.steps)
-        of = CONTROL if nothing_restored else PAIR
+    def _round(self, number: int, warmed: Sequence[int] | None) -> tuple[Plan | None, Decision]:
+        of = CONTROL if self._nothing_restored else PAIR
         decision = decide(
-            self.store.pair_ratios(of, before=number),
-            self.store.paired_steps(of, before=number),
+            self._parts(of, number),
             self.schedule,
             rounds=number,
             added_s=self.added_seconds(before=number),
-            control=nothing_restored,
+            control=self._nothing_restored,
         )
-        items = plan(
+        if decision.ended:
+            return None, decision
+        items = Plan(
             self.steps,
             self.schedule,
             added=number,
             only=decision.steps,
-            done=self.store.done(),
+            done=self.store.done,
             warmed=warmed,
         )
         return items, decision
+
+    def _parts(self, of: tuple[Variant, Variant], before: int) -> Iterator[Part]:
+        for _, chunk in chunks(self.steps):
+            keys = keys_of(chunk)
+            yield (
+                keys,
+                self.store.pair_ratios(of, before=before, among=keys),
+                self.store.paired_steps(of, before=before, among=keys),
+            )
+
+    @cached_property
+    def _nothing_restored(self) -> bool:
+        return not any(can_restore(step, self.schedule) for step in self.steps)
 
     def added_seconds(self, before: int | None = None) -> float:
         """Seconds that the requests of added rounds took."""
@@ -137,15 +156,16 @@ class Work:
         """The steps whose experts are to be counted, if that is not done."""
         if self.store.messages(PASSED):
             return []
-        return chosen_steps(self.steps, self.store.new_content().keys(), self.schedule)
+        places = chosen_places(self.steps, self.schedule, self.store.new_content)
+        return [self.steps[place] for place in places]
 
     def is_done(self) -> bool:
         """Whether no server is needed any more."""
-        return not self.fixed() and not self.added(())[0] and not self.experts()
+        return not self.fixed() and not self.added()[0] and not self.experts()
 
     def tell_why_it_ended(self) -> str:
         """Leave the event of kind `ROUNDS`, once, and return its sentence."""
-        _, decision = self.added(())
+        _, decision = self.added()
         if self.store.messages(ROUNDS)[-1:] != [decision.reason]:
             self.store.add_event(ROUNDS, decision.reason)
         return decision.reason
@@ -174,7 +194,8 @@ def _serve(
 
         try:
             measurer = Measurer(asker, judge, tell)
-            loop = _Loop(measurer, session, store, progress, under_way, work.is_over)
+            counted = bytearray(work.steps[-1].line + 1)
+            loop = _Loop(measurer, session, store, progress, under_way, work.is_over, counted)
             _measure(loop, work, progress)
             if not work.is_over() and (steps := work.experts()):
                 under_way.begin_phase("counting experts")
@@ -188,7 +209,10 @@ def _serve(
 
 @dataclass
 class _Loop:
-    """Makes planned requests with one server and records what comes of them."""
+    """Makes planned requests with one server and records what comes of them.
+
+    ``counted`` tells by a step's line whether this server's tokenizer has counted its text.
+    """
 
     measurer: Measurer
     session: Session
@@ -196,9 +220,9 @@ class _Loop:
     progress: Progress
     under_way: UnderWay
     is_over: Callable[[], bool]
-    counted: set[Step] = field(default_factory=set)
+    counted: bytearray
 
-    def make(self, items: Sequence[Planned], *, at: float | None = None, more: str = "") -> int:
+    def make(self, items: Plan, *, at: float | None = None, more: str = "") -> int:
         """Make these requests until time is over, and say how many were made.
 
         Args:
@@ -221,8 +245,8 @@ class _Loop:
             self.store.record(measurement)
             self.under_way.end()
             _leave_event(item, measurement, self.store)
-            if measurement.status != "refused" and item.step not in self.counted:
-                self.counted.add(item.step)
+            if measurement.status != "refused" and not self.counted[item.step.line]:
+                self.counted[item.step.line] = True
                 tokens = self.session.prompt_of(item.step).new_text_tokens
                 self.store.set_new_text_tokens(item.step.task_id, item.step.step, tokens)
             done += item.tokens
@@ -233,24 +257,24 @@ def _measure(loop: _Loop, work: Work, progress: Progress) -> None:
     """Make the fixed rounds, then add rounds until there are enough."""
     items = work.fixed()
     if items:
-        total = sum(item.tokens for item in items)
-        progress.start("measure", total)
+        progress.start("measure", items.tokens)
         made = loop.make(items)
-        progress.advance(total)
+        progress.advance(items.tokens)
         progress.finish(f"measured {made} requests")
         if made < len(items):
             missed = f"{len(items) - made:,} of {len(items):,} requests were not made"
             work.store.add_event(BUDGET, f"The budget's time was over: {missed}.")
             progress.say(f"the budget's time is over: {missed}")
-    warmed = {(item.step.task_id, item.step.step) for item in items}
+    warmed = bytearray(items.pending)
     limit_s = work.schedule.time_limit_s
-    items, decision = work.added(warmed)
-    if items:
+    more, decision = work.added(warmed)
+    if more:
         progress.start("add rounds", limit_s)
-        while items and not work.is_over():
-            loop.make(items, at=min(limit_s, work.added_seconds()), more=f", {decision.width}")
-            warmed |= {(item.step.task_id, item.step.step) for item in items}
-            items, decision = work.added(warmed)
+        while more and not work.is_over():
+            loop.make(more, at=min(limit_s, work.added_seconds()), more=f", {decision.width}")
+            for place in np.flatnonzero(more.pending):
+                warmed[place] = True
+            more, decision = work.added(warmed)
         progress.finish()
     progress.say(work.tell_why_it_ended())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +22,12 @@ from experiment.progress import Progress
 from experiment.recorded import StepKey
 from experiment.records import BUDGET, LEFT_OUT, RunRecord, StepRecord
 from experiment.replay import replay
+from experiment.schedule import chunks, keys_of
 from experiment.scope import NO_DEADLINE, Deadline, Scope
 from experiment.settings import Settings
 from experiment.store import Store
 from experiment.trace import Step, Trace, load_trace
+from experiment.trace_file import FileRows
 from experiment.trace_header import told
 from experiment.under_way import UnderWay, settle
 from experiment.whole_file import remove_drafts
@@ -143,17 +145,25 @@ def resume(
             remove_drafts(place)
         store.set_status("running")
         settle(store)
-        store.add_event("resumed", f"{len(store.done())} measurements were there")
+        store.add_event("resumed", f"{store.done_number()} measurements were there")
         store.add_host(host_facts())
         replayed = _replayed(trace, store.left_out())
         _measure_all(settings, replayed, ingredients, store, progress)
     return folder
 
 
-def _replayed(trace: Trace, left_out: Container[StepKey]) -> Trace:
+def _replayed(trace: Trace, left_out: Collection[StepKey]) -> Trace:
     """The trace with the steps alone that are replayed."""
-    kept = tuple(step for step in trace.steps if (step.task_id, step.step) not in left_out)
-    return replace(trace, steps=kept)
+    if not left_out:
+        return trace
+
+    def is_kept(step: Step) -> bool:
+        return (step.task_id, step.step) not in left_out
+
+    steps = trace.steps
+    if isinstance(steps, FileRows):
+        return replace(trace, steps=steps.where(is_kept))
+    return replace(trace, steps=tuple(filter(is_kept, steps)))
 
 
 def _tell_of_the_trace(trace: Trace, scope: Scope, store: Store) -> None:
@@ -236,16 +246,14 @@ def _calibrate(
     progress: Progress,
     until_s: float,
 ) -> None:
-    measured = store.new_content()
     under_way = UnderWay(store.folder)
     under_way.begin_phase("calibrating")
-    depths = {(step.task_id, step.step): step.depth for step in trace.steps}
-    content = [(depths[key], new) for key, (new, _) in measured.items()]
+    wanted = chunks_at(settings, _content(trace, store))
     rows = calibrate(
         settings,
         ingredients.build.bench,
         ingredients.model.model,
-        content,
+        wanted,
         store.calibration(),
         progress,
         store.folder / BENCH_LOG,
@@ -254,11 +262,19 @@ def _calibrate(
         store.add_calibration([row])
         if time.monotonic() >= until_s:
             break
-    planned, made = chunks_at(settings, content), {row.depth for row in store.calibration()}
-    if missed := planned.keys() - made:
-        told = f"{len(missed)} of {len(planned)} depths were not calibrated"
+    if missed := wanted.keys() - {row.depth for row in store.calibration()}:
+        told = f"{len(missed)} of {len(wanted)} depths were not calibrated"
         store.add_event(BUDGET, f"The budget's time was over: {told}.")
     under_way.end()
+
+
+def _content(trace: Trace, store: Store) -> Iterator[tuple[int, int]]:
+    """Depth and new tokens of the steps that were measured."""
+    for _, chunk in chunks(trace.steps):
+        measured = store.new_content(keys_of(chunk))
+        for step in chunk:
+            if found := measured.get((step.task_id, step.step)):
+                yield step.depth, found[0]
 
 
 def estimate(settings: Settings, trace: Trace, store: Store) -> None:
@@ -266,9 +282,10 @@ def estimate(settings: Settings, trace: Trace, store: Store) -> None:
 
     Steps deeper than what is calibrated get no estimate.
     """
-    done = store.done()
-    chunk = settings.calibration.chunk
-    content, rows = store.new_content(), store.calibration()
-    for row in estimates(trace.steps, content, rows, chunk, CLOCK.now()):
-        if (row.task_id, row.step, row.variant, row.round) not in done:
-            store.record(row)
+    chunk_tokens, rows = settings.calibration.chunk, store.calibration()
+    for _, chunk in chunks(trace.steps):
+        keys = keys_of(chunk)
+        content, done = store.new_content(keys), store.done(keys, 0)
+        for row in estimates(chunk, content, rows, chunk_tokens, CLOCK.now()):
+            if (row.task_id, row.step, row.variant, row.round) not in done:
+                store.record(row)

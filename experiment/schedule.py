@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
 
 from experiment.recorded import Key, StepKey
 from experiment.records import Variant
@@ -23,6 +26,9 @@ _ORDERS: tuple[tuple[Variant, Variant, Variant], ...] = (
 
 # A typical step's own tokens; only the share of a progress bar hangs on it.
 _NEW_TOKENS = 500
+
+STEPS_AT_ONCE = 2_000
+"""Of so many steps the store is asked at once: what it says of them is all that is in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +51,24 @@ class Planned:
         return self.step.depth + _NEW_TOKENS if self.variant == "full" else _NEW_TOKENS
 
 
-def plan(
-    steps: Sequence[Step],
-    schedule: ScheduleSettings,
-    *,
-    added: int | None = None,
-    only: Container[StepKey] | None = None,
-    done: Iterable[Key] = (),
-    warmed: Container[StepKey] = (),
-) -> list[Planned]:
+Done = Callable[[Sequence[StepKey], int], Container[Key]]
+"""Of some steps, what is measured already in a round."""
+
+
+def chunks(steps: Iterable[Step]) -> Iterator[tuple[range, list[Step]]]:
+    """The steps with their places, so many at a time as the store is asked about at once."""
+    left, place = iter(steps), 0
+    while chunk := list(islice(left, STEPS_AT_ONCE)):
+        yield range(place, place + len(chunk)), chunk
+        place += len(chunk)
+
+
+def keys_of(steps: Iterable[Step]) -> list[StepKey]:
+    """What the store knows the steps by."""
+    return [(step.task_id, step.step) for step in steps]
+
+
+class Plan:
     """Requests of a run in order, without those that are done.
 
     Within a round every step's ``fake``, ``control`` and ``restored`` follow each other directly,
@@ -65,39 +80,98 @@ def plan(
     about as much as the deepest. A new server has no saved states, so a warm-up is repeated after
     a resume, but only for steps that have something to measure.
 
+    A request is made when its turn comes, since there may be millions of them. What is kept is a
+    byte a step, and 8 for each that has a warm-up.
+
     Args:
         steps: all steps of the trace: a step's place among them takes part in the order.
         schedule: how often each variant is measured.
         added: the number of one round to add, without ``full``; None = the fixed rounds.
-        only: the steps to measure; None = all.
-        done: measurements to leave out.
-        warmed: steps that need no warm-up from this server any more.
+        only: by a step's place, whether it is measured; None = all are.
+        done: tells the measurements to leave out; None = there are none.
+        warmed: by a step's place, whether it needs no warm-up from this server any more.
+
+    Attributes:
+        pending: by a step's place, whether it has something to measure.
+        tokens: what all of it costs, roughly, for the progress bar.
     """
-    finished = set(done)
-    numbers = (
-        range(max(schedule.rounds, schedule.full_rounds))
-        if added is None
-        else range(added, added + 1)
-    )
-    counted = [
-        item
-        for number in numbers
-        for item in _round(steps, schedule, number, only, is_added=added is not None)
-        if item.key not in finished
-    ]
-    pending = {_key(item.step) for item in counted}
-    shallow_first = sorted(
-        (step for step in steps if _key(step) in pending and _key(step) not in warmed),
-        key=lambda step: step.depth,
-    )
-    warmup = [
-        Planned(step, variant, number, position)
-        for number in range(-schedule.warmup_rounds, 0)
-        for position, (step, variant) in enumerate(
-            (step, variant) for step in shallow_first for variant in _warm_up(step, schedule)
-        )
-    ]
-    return warmup + counted
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        schedule: ScheduleSettings,
+        *,
+        added: int | None = None,
+        only: Sequence[int] | None = None,
+        done: Done | None = None,
+        warmed: Sequence[int] | None = None,
+    ) -> None:
+        self._steps = steps
+        self._schedule = schedule
+        self._added = added
+        self._only = only
+        self._done = done
+        self.pending = bytearray(len(steps))
+        self.tokens = self._number = 0
+        depths = np.zeros(len(steps), np.int64)
+        anything_done = False
+        for place, item, is_done in self._counted():
+            anything_done |= is_done
+            if is_done:
+                continue
+            if not self.pending[place] and not (warmed and warmed[place]):
+                for variant in _warm_up(item.step, schedule) * schedule.warmup_rounds:
+                    self._count(Planned(item.step, variant, -1, 0))
+            self.pending[place] = True
+            depths[place] = item.step.depth
+            self._count(item)
+        if not anything_done:
+            self._done = None
+        cold = np.frombuffer(self.pending, np.bool_)
+        if warmed is not None:
+            cold = cold & ~np.asarray(warmed, np.bool_)
+        places = np.flatnonzero(cold)
+        self._shallow_first = places[np.argsort(depths[places], kind="stable")]
+
+    def _count(self, item: Planned) -> None:
+        self._number += 1
+        self.tokens += item.tokens
+
+    def __len__(self) -> int:
+        """How many requests there are, the warm-up's among them."""
+        return self._number
+
+    def __iter__(self) -> Iterator[Planned]:
+        """Make the requests one by one."""
+        for number in range(-self._schedule.warmup_rounds, 0):
+            position = 0
+            for place in self._shallow_first:
+                step = self._steps[int(place)]
+                for variant in _warm_up(step, self._schedule):
+                    yield Planned(step, variant, number, position)
+                    position += 1
+        for _, item, is_done in self._counted():
+            if not is_done:
+                yield item
+
+    def _counted(self) -> Iterator[tuple[int, Planned, bool]]:
+        """The requests that are no warm-up, each with its step's place, and whether it is done."""
+        rounds = range(max(self._schedule.rounds, self._schedule.full_rounds))
+        is_added = self._added is not None
+        for number in rounds if self._added is None else (self._added,):
+            position = 0
+            for places, chunk in chunks(self._steps):
+                finished = () if self._done is None else self._done(keys_of(chunk), number)
+                for place, step in zip(places, chunk, strict=True):
+                    if self._only is not None and not self._only[place]:
+                        continue
+                    order = _ORDERS[(number + place) % len(_ORDERS)]
+                    for variant in _variants(
+                        step, self._schedule, number, order, is_added=is_added
+                    ):
+                        item = Planned(step, variant, number, position)
+                        yield place, item, item.key in finished
+                        position += 1
 
 
 def is_cold(step: Step) -> bool:
@@ -113,32 +187,10 @@ def can_restore(step: Step, schedule: ScheduleSettings) -> bool:
     return 0 < step.depth <= schedule.restored_max_depth
 
 
-def _key(step: Step) -> StepKey:
-    return (step.task_id, step.step)
-
-
 def _warm_up(step: Step, schedule: ScheduleSettings) -> tuple[Variant, ...]:
     if is_cold(step):
         return ("full",)
     return ("fake", "restored") if can_restore(step, schedule) else ("fake",)
-
-
-def _round(
-    steps: Sequence[Step],
-    schedule: ScheduleSettings,
-    number: int,
-    only: Container[StepKey] | None,
-    *,
-    is_added: bool,
-) -> Iterator[Planned]:
-    position = 0
-    for index, step in enumerate(steps):
-        if only is not None and _key(step) not in only:
-            continue
-        order = _ORDERS[(number + index) % len(_ORDERS)]
-        for variant in _variants(step, schedule, number, order, is_added=is_added):
-            yield Planned(step, variant, number, position)
-            position += 1
 
 
 def _variants(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiment.calibrate import chunks_at
-from experiment.experts import chosen_steps
+from experiment.experts import chosen_places
 from experiment.recorded import StepKey
 from experiment.settings import Settings
 from experiment.step_size import Size
@@ -129,7 +129,7 @@ def estimate(steps: Sequence[Step], costs: TraceCosts, settings: Settings) -> Es
         settings: of the run.
     """
     sizes = [costs.sizes.of(step) for step in steps]
-    counted = [] if costs.has_experts is False else _counted(steps, settings)
+    counted = [] if costs.has_experts is False else chosen_places(steps, settings.schedule)
     likely, low, high = (
         _Reckoning(steps, new, costs, settings, spread, counted)
         for new, spread in (
@@ -272,14 +272,6 @@ def _prefix_s(costs: Costs, depth: Floats) -> Floats:
     attention_ms = max(0.0, costs.model.c_ms) / 2 * depth**2
     seconds: Floats = (costs.prime_ms_per_cell * depth + attention_ms) / 1000
     return seconds
-
-
-def _counted(steps: Sequence[Step], settings: Settings) -> list[int]:
-    """Places of the steps whose experts are counted."""
-    places = {(step.task_id, step.step): place for place, step in enumerate(steps)}
-    return [
-        places[step.task_id, step.step] for step in chosen_steps(steps, places, settings.schedule)
-    ]
 
 
 def _notes(

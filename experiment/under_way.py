@@ -73,7 +73,9 @@ def settle(store: Store) -> None:
         found, doing = None, "working"
     if found is None:
         store.add_event(INTERRUPTED, f"{_STOPPED} {doing}")
-    elif (found.task_id, found.step, found.variant, found.round) not in store.done():
+    elif (found.task_id, found.step, found.variant, found.round) not in store.done(
+        [(found.task_id, found.step)], found.round
+    ):
         # It is there already if the stop came between the last two strokes of the pen.
         store.record(found)
         store.add_event(

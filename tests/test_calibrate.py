@@ -291,9 +291,9 @@ def test_what_is_too_deep_to_be_restored_is_too_deep_for_llama_bench() -> None:
 def calibrated(bench: Path, known: list[CalibrationRow], **overrides: object) -> list[str]:
     """The rows that come, and what every process was asked for."""
     log = bench.parent / "bench.log"
+    wanted = settings(calibration__at="steps", **overrides)
     rows = calibrate(
-        settings(calibration__at="steps", **overrides),
-        *(bench, Path("m.gguf"), STEPS, known, SilentProgress(), log),
+        *(wanted, bench, Path("m.gguf"), chunks_at(wanted, STEPS), known, SilentProgress(), log)
     )
     got = [f"{row.chunk} at {row.depth}" for row in rows]
     lines = log.read_text().splitlines() if log.exists() else []

@@ -24,7 +24,7 @@ from fake_world import (
 )
 
 from experiment.errors import RequestRefused, ServerError
-from experiment.experts import chosen_steps
+from experiment.experts import chosen_places
 from experiment.settings import ScheduleSettings
 from experiment.trace import Baseline, Step
 
@@ -40,7 +40,7 @@ def chosen(
     steps = [step(number, depth) for number, depth in enumerate(depths)]
     measured = {("t", one.step) for one in steps if one.depth not in (lacking or set())}
     schedule = ScheduleSettings(structure_steps=count, restored_max_depth=limit)
-    return [one.depth for one in chosen_steps(steps, measured, schedule)]
+    return [steps[place].depth for place in chosen_places(steps, schedule, lambda _: measured)]
 
 
 DEPTHS = [700, 100, 900, 300, 500, 200, 800, 400, 600]
@@ -70,8 +70,7 @@ def test_a_step_without_a_prefix_has_nothing_to_compare() -> None:
 def test_of_one_depth_every_step_is_taken_once() -> None:
     steps = [step(number, 500) for number in range(7)]
     schedule = ScheduleSettings(structure_steps=3)
-    made = chosen_steps(steps, {("t", number) for number in range(7)}, schedule)
-    assert [one.step for one in made] == [0, 3, 6]
+    assert chosen_places(steps, schedule) == [0, 3, 6]
 
 
 def test_what_cannot_be_compared_is_not_chosen() -> None:
@@ -129,7 +128,7 @@ def test_its_raw_files_have_a_name_of_their_own(world: World) -> None:
     assert kept["response"]["timings"]["experts"] == distinct_experts(("a", 1, "restored"), 2)
 
 
-def test_only_the_chosen_steps_are_asked(tmp_path: Path) -> None:
+def test_only_the_chosen_places_are_asked(tmp_path: Path) -> None:
     world = World(tmp_path, structure_steps=1)
     folder = world.start()
     assert world.counted == ASKED[2:]

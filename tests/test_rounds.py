@@ -35,8 +35,11 @@ def decided(
     **schedule: Any,
 ) -> Decision:
     return decide(
-        ratios,
-        set(ratios) if alive is None else alive,
+        # One step at a time.
+        [
+            ([key], {key: values}, {key} & (set(ratios) if alive is None else alive))
+            for key, values in ratios.items()
+        ],
         ScheduleSettings(**{"rounds": 3, "time_limit_s": 120.0, **schedule}),
         rounds=rounds,
         added_s=added_s,
@@ -55,7 +58,7 @@ def test_a_run_goes_on_with_every_step_while_it_is_wide() -> None:
     decision = decided({A: NARROW, B: WIDE})
     assert decision == Decision(
         # The six sorted: 0.98 … 1.01, the two in the middle both 1.
-        frozenset({A, B}),
+        bytes([True, True]),
         "3 rounds: half-width 2.00 % of 0.50 %",
         "half-width 2.00 % of 0.50 %",
     )
@@ -92,7 +95,7 @@ def test_more_pairs_make_the_interval_of_a_run_narrower() -> None:
 
 def test_a_single_pair_has_no_width_and_gets_a_companion() -> None:
     decision = decided({A: [1.0]}, rounds=1)
-    assert decision.steps == {A}
+    assert list(decision.steps) == [True]
     assert decision.reason == "1 round: no half-width from 1 pair"
 
 
@@ -126,7 +129,7 @@ def test_what_is_narrow_in_the_end_is_called_so_whatever_the_limits() -> None:
 def test_with_precision_step_only_the_wide_ones_go_on() -> None:
     ratios = {A: NARROW, B: WIDE, C: [1.0, 1.0, 1.02]}
     decision = decided(ratios, precision="step")
-    assert decision.steps == {B, C}
+    assert list(decision.steps) == [False, True, True]
     assert decision.width == "half-width is above 0.50 % for 2 of 3 steps, at most 2.00 %"
 
 
@@ -155,7 +158,7 @@ def test_with_precision_step_the_limits_hold_too(limits: dict[str, Any], begins:
 
 def test_with_precision_step_a_single_pair_is_not_narrow() -> None:
     decision = decided({A: [1.0], B: [1.0]}, precision="step", rounds=1)
-    assert decision.steps == {A, B}
+    assert list(decision.steps) == [True, True]
     assert decision.width == "half-width is above 0.50 % for 2 of 2 steps"
 
 
@@ -163,7 +166,7 @@ def test_with_precision_step_a_single_pair_is_not_narrow() -> None:
 def test_steps_that_give_no_pair_keep_nothing_going(precision: str) -> None:
     # B gave pairs once, and none in its last round; a refused step is not even among the ratios.
     decision = decided({A: NARROW, B: WIDE}, {A}, precision=precision)
-    assert decision.steps == ({A} if precision == "run" else frozenset())
+    assert list(decision.steps) == ([True, False] if precision == "run" else [])
     decision = decided({B: WIDE}, set(), precision=precision)
     assert decision.ended
     assert decision.reason.startswith("3 rounds, further ones give no pairs: half-width ")
@@ -188,9 +191,9 @@ def test_a_narrow_width_of_few_pairs_does_not_count(monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
     schedule = ScheduleSettings(rounds=3)
     key = ("a", 0)
-    few = decide({key: [1.0] * 5}, {key}, schedule, rounds=5, added_s=0.0)
-    assert few.steps == {key}
+    few = decide([([key], {key: [1.0] * 5}, {key})], schedule, rounds=5, added_s=0.0)
+    assert list(few.steps) == [True]
     assert few.reason == "5 rounds: no half-width from 5 pairs"
-    enough = decide({key: [1.0] * 6}, {key}, schedule, rounds=6, added_s=0.0)
-    assert enough.steps == set()
+    enough = decide([([key], {key: [1.0] * 6}, {key})], schedule, rounds=6, added_s=0.0)
+    assert enough.steps == b""
     assert enough.reason == "6 rounds: half-width 0.00 % is within 0.50 %"

@@ -41,7 +41,7 @@ from experiment import run
 from experiment.calibrate import calibration_depths
 from experiment.errors import RequestRefused, StoreError
 from experiment.paths import ROOT
-from experiment.schedule import plan
+from experiment.schedule import Plan
 from experiment.settings import Settings, load_settings
 from experiment.trace import load_trace
 
@@ -145,7 +145,7 @@ def test_requests_are_made_in_the_planned_order(
 ) -> None:
     world, folder = whole
     trace = load_trace(folder / "trace.jsonl")
-    planned = plan(trace.steps, world.settings.schedule)
+    planned = Plan(trace.steps, world.settings.schedule)
     wanted = [(item.step.task_id, item.step.step, item.variant) for item in planned]
     assert world.asked == [ask for ask in wanted if ask[0] != "b"]
     # Each step's variants stand together in each round, and their order rotates.

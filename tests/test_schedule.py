@@ -8,7 +8,7 @@ from itertools import pairwise, permutations
 import pytest
 
 from experiment.recorded import Key, StepKey
-from experiment.schedule import Planned, can_restore, is_cold, plan
+from experiment.schedule import Plan, Planned, can_restore, is_cold
 from experiment.settings import ScheduleSettings
 from experiment.trace import Baseline, Step
 
@@ -41,7 +41,22 @@ def planned(
         restored_max_depth=restored_max_depth,
         full_max_depth=full_max_depth,
     )
-    return plan(steps, schedule, added=added, only=only, done=done or set(), warmed=warmed or set())
+    made = Plan(
+        steps,
+        schedule,
+        added=added,
+        only=None if only is None else [(one.task_id, one.step) in only for one in steps],
+        done=lambda keys, number: {
+            key for key in done or set() if key[:2] in keys and key[3] == number
+        },
+        warmed=[(one.task_id, one.step) in (warmed or set()) for one in steps],
+    )
+    items = list(made)
+    assert len(made) == len(items)
+    assert made.tokens == sum(item.tokens for item in items)
+    asked = {(item.step.task_id, item.step.step) for item in items}
+    assert list(made.pending) == [(one.task_id, one.step) in asked for one in steps]
+    return items
 
 
 def in_round(items: list[Planned], number: int) -> list[Planned]:
