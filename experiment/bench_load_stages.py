@@ -81,7 +81,7 @@ def _schedule(of: Subject, wanted: ScheduleSettings) -> int:
         work = Work(trace.steps, wanted, store, until_s=math.inf)
         requests = 0
         if not work.is_done():
-            remind(Judge("tile"), store)
+            remind(Judge("tile"), trace.steps, store)
             fixed = work.fixed()
             requests = sum(1 for _ in fixed)
             added, _ = work.added(fixed.pending)

@@ -20,6 +20,10 @@ SCHEMA_VERSION = 3
 STORAGE_VERSION = "v1.4.0"
 
 
+WRITER_MEMORY_MB = 64
+"""What DuckDB may take while a run is written, most of it for parts of the file that it has read:
+unlimited, that is as much as the file has. A request is recorded within 32 (measured)."""
+
 _IN_USE = ("onflicting lock", "same database file", "file handle conflict")
 
 
@@ -37,6 +41,7 @@ def connect(database: Path, *, read_only: bool) -> duckdb.DuckDBPyConnection:
     config: dict[str, str | bool | int | float | list[str]] = {}
     if not read_only:
         config["storage_compatibility_version"] = STORAGE_VERSION
+        config["memory_limit"] = f"{WRITER_MEMORY_MB}MB"
     try:
         return duckdb.connect(str(database), read_only=read_only, config=config)
     except duckdb.Error as error:

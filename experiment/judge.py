@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
-from experiment.recorded import StepKey
 from experiment.records import Fill, Variant
 from experiment.trace import Step
 
@@ -25,6 +26,8 @@ _KIND: Mapping[Variant, str] = {
     "restored": "state",
     "full": "none",
 }
+_FIELDS = 4  # of Expected
+
 FABRICATED: tuple[Variant, ...] = ("fake", "control")
 """The variants whose prefix is never computed."""
 
@@ -70,13 +73,47 @@ class Expected:
     ubatch_n_kv: tuple[int, ...] | None = None
 
 
+class _Memory:
+    """What is expected of each step, by its line in the trace.
+
+    A line takes 16 bytes, and each different value is there once: steps are as many as the trace
+    is long, but numbers of tokens and columns only as many as a model's context has.
+    """
+
+    def __init__(self) -> None:
+        self._places = array("I")
+        self._values: list[Any] = [None]
+        self._place_of: dict[Any, int] = {}
+
+    def get(self, line: int) -> Expected | None:
+        places = self._places[_FIELDS * line : _FIELDS * (line + 1)]
+        if not any(places):
+            return None
+        return Expected(*(self._values[place] for place in places))
+
+    def put(self, line: int, expected: Expected) -> None:
+        new = (line + 1) * _FIELDS - len(self._places)
+        self._places.extend(repeat(0, new))
+        fields = (expected.new, expected.n_kv, expected.ubatch_tokens, expected.ubatch_n_kv)
+        for field, value in enumerate(fields):
+            self._places[_FIELDS * line + field] = self._place(value)
+
+    def _place(self, value: Any) -> int:
+        if value is None:
+            return 0
+        place = self._place_of.setdefault(value, len(self._values))
+        if place == len(self._values):
+            self._values.append(value)
+        return place
+
+
 class Judge:
     """Checks each answer against the step's depth and against the step's other variants.
 
     ``cache_n == L`` for fake, control and restored, ``prompt_n`` equal between them, and
     ``full.prompt_n == L + fake.prompt_n``; all of them read the same number of KV columns. The
     ubatches add up to ``prompt_n`` and end at ``n_kv``; those of fake, control and restored are
-    alike.
+    alike. Steps are told apart by their lines in the trace.
 
     Args:
         fill: the data that a fabricated prefix is to have.
@@ -84,11 +121,11 @@ class Judge:
 
     def __init__(self, fill: Fill) -> None:
         self._fill = fill
-        self._expected: dict[StepKey, Expected] = {}
+        self._expected = _Memory()
 
-    def learn(self, task_id: str, step: int, expected: Expected) -> None:
+    def learn(self, step: Step, expected: Expected) -> None:
         """Take over what an earlier part of the run (before a resume) has measured."""
-        self._expected[(task_id, step)] = expected
+        self._expected.put(step.line, expected)
 
     def problem(self, step: Step, variant: Variant, timings: Mapping[str, Any]) -> str | None:
         """Why an answer must not count, or None. A first good one sets what later ones must be."""
@@ -100,12 +137,11 @@ class Judge:
         ubatches = read_ubatches(timings)
         if variant != "full" and ubatches is not None:
             found = replace(found, ubatch_tokens=ubatches.tokens, ubatch_n_kv=ubatches.n_kv)
-        key = (step.task_id, step.step)
-        seen = self._expected.get(key, found)
+        seen = self._expected.get(step.line) or found
         problem = _difference(found, seen)
         if problem is None:
             # A first `full` does not know the ubatches of the others.
-            self._expected[key] = found if seen.ubatch_tokens is None else seen
+            self._expected.put(step.line, found if seen.ubatch_tokens is None else seen)
         return problem
 
     def _of_itself(self, step: Step, variant: Variant, timings: Mapping[str, Any]) -> str | None:

@@ -111,10 +111,10 @@ class Recorded:
         # The view step_variant has the same, but works out all steps for the few of ``among``.
         rows = self._rows(
             "SELECT task_id, step, max(m.prompt_n) AS new, median(m.encode_ms) "
-            "FROM measurement AS m JOIN step AS s USING (run_id, task_id, step) "
-            "WHERE run_id = $run AND m.status = 'ok' "
+            f"FROM measurement AS m JOIN (FROM step WHERE run_id = $run {_among(among)}) AS s "
+            "USING (run_id, task_id, step) WHERE run_id = $run AND m.status = 'ok' "
             "AND m.variant = CASE WHEN s.depth = 0 THEN 'full' ELSE 'fake' END "
-            f"{_among(among)} GROUP BY task_id, step HAVING new IS NOT NULL",
+            "GROUP BY task_id, step HAVING new IS NOT NULL",
             **_listed(among),
         )
         return {(task_id, step): (new, encode_ms) for task_id, step, new, encode_ms in rows}

@@ -25,7 +25,7 @@ from experiment.measure import Measurer
 from experiment.models import ModelFiles
 from experiment.pauses import PauseMeter
 from experiment.progress import Progress
-from experiment.recorded import CONTROL, PAIR
+from experiment.recorded import CONTROL, PAIR, Recorded
 from experiment.records import BUDGET, Measurement, Variant
 from experiment.rounds import Decision, Part, decide
 from experiment.schedule import Plan, Planned, can_restore, chunks, keys_of
@@ -171,10 +171,13 @@ class Work:
         return decision.reason
 
 
-def remind(judge: Judge, store: Store) -> None:
-    """Tell the judge what the run's earlier answers agree on."""
-    for (task_id, step), structure in store.structure().items():
-        judge.learn(task_id, step, Expected(*structure))
+def remind(judge: Judge, steps: Sequence[Step], recorded: Recorded) -> None:
+    """Tell the judge what the run's earlier answers to these steps agree on."""
+    for _, chunk in chunks(steps):
+        structures = recorded.structure(keys_of(chunk))
+        for step in chunk:
+            if structure := structures.get((step.task_id, step.step)):
+                judge.learn(step, Expected(*structure))
 
 
 def _serve(
@@ -184,7 +187,7 @@ def _serve(
     write_json(store.folder / "graph.json", session.graph)
     fill = settings.server.fake_fill
     judge = Judge(fill)
-    remind(judge, store)
+    remind(judge, work.steps, store)
     under_way = UnderWay(store.folder)
     with LoadMeter(session.server.pid) as meter, PauseMeter() as pauses:
         asker = Asker(session.client, session.prompt_of, store.folder / RAW, fill, meter, pauses)

@@ -285,8 +285,9 @@ def _same(one: object, other: object) -> bool:
 def _taught(material: Material) -> Judge:
     """A judge that knows what a run's valid answers agree on, as after a resume."""
     judge = material.judge()
-    for (task_id, step), structure in material.recorded.structure().items():
-        judge.learn(task_id, step, Expected(*structure))
+    for key, structure in material.recorded.structure().items():
+        if step := material.steps.get(key):
+            judge.learn(step, Expected(*structure))
     return judge
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from fake_answers import (
     DEPTH,
@@ -202,20 +204,40 @@ def test_steps_are_judged_apart() -> None:
     made = judge()
     assert made.problem(STEP, "fake", timings("fake")) is None
     good = timings("fake", prompt_n=9, prefix__ubatches=ubatches((9, N_KV)))
-    for other in (step(4), step(task_id="u")):
+    for other in (step(4, line=8), step(task_id="u", line=2), step(5, line=5_000)):
         assert made.problem(other, "fake", good) is None
 
 
 def test_what_was_measured_before_a_resume_binds_what_comes_after() -> None:
     known = Expected(NEW, N_KV, (512, 88), (1536, 1792))
     made = judge()
-    made.learn("t", 3, known)
+    made.learn(STEP, known)
     assert made.problem(STEP, "full", timings("full")) is None
     assert made.problem(STEP, "fake", timings("fake")) is None
     other = timings("fake", prefix__ubatches=ubatches((300, 1536), (300, 1792)))
     assert made.problem(STEP, "fake", other) is not None
     fewer = timings("fake", prompt_n=9, prefix__ubatches=ubatches((9, N_KV)))
     assert made.problem(STEP, "fake", fewer) is not None
+
+
+def test_what_a_judge_remembers_of_a_step_takes_few_bytes() -> None:
+    made, number = judge(), 20_000
+    answers = [
+        timings("fake"),
+        timings("fake", prefix__ubatches=ubatches((300, 1536), (300, N_KV))),
+    ]
+    tracemalloc.start()
+    for line in range(1, number + 1):
+        assert made.problem(step(line, line=line), "fake", answers[line % 2]) is None
+    remembered, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert remembered < 20 * number + 50_000
+    for line in (1, 2, number - 1, number):
+        assert made.problem(step(line, line=line), "control", timings("control")) == (
+            "ubatches have tokens [512, 88], but [300, 300] in the step's other measurements"
+            if line % 2
+            else None
+        )
 
 
 def test_ubatches_are_read_in_order() -> None:
