@@ -12,10 +12,10 @@ import duckdb
 
 from experiment.bench_data import add_measurements
 from experiment.database import DATABASE, connect, explain
-from experiment.records import RunRecord
+from experiment.records import CalibrationRow, RunRecord
 from experiment.run import step_record
 from experiment.scope import Scope
-from experiment.settings import ScheduleSettings
+from experiment.settings import CalibrationSettings, ScheduleSettings
 from experiment.store import Store
 from experiment.trace import Trace
 from experiment.words import load_words
@@ -91,8 +91,16 @@ def write_empty_run(folder: Path, trace: Trace) -> None:
         trace_digest=trace.sha256,
     )
     scope = Scope()
-    with Store.create(folder, record) as store:
+
+    def begin(store: Store) -> None:
         store.add_steps(step_record(step, scope) for step in trace.steps)
+        # What the estimates of a finished run have been made from.
+        store.add_calibration(
+            CalibrationRow(depth, CalibrationSettings().chunk, 900.0, (900.0,), 60.0)
+            for depth in (0, 2 * DEEPEST)
+        )
+
+    Store.create(folder, record, begin).close()
 
 
 def write_finished_run(folder: Path, trace: Trace) -> None:

@@ -20,10 +20,6 @@ SCHEMA_VERSION = 3
 STORAGE_VERSION = "v1.4.0"
 
 
-WRITER_MEMORY_MB = 64
-"""What DuckDB may take while a run is written, most of it for parts of the file that it has read:
-unlimited, that is as much as the file has. A request is recorded within 32 (measured)."""
-
 _IN_USE = ("onflicting lock", "same database file", "file handle conflict")
 
 
@@ -31,8 +27,15 @@ class DatabaseInUse(StoreError):
     """Another connection writes the database."""
 
 
-def connect(database: Path, *, read_only: bool) -> duckdb.DuckDBPyConnection:
+def connect(
+    database: Path, *, read_only: bool, memory_mb: int | None = None
+) -> duckdb.DuckDBPyConnection:
     """Open ``database``; a writable connection makes the file if there is none.
+
+    Args:
+        database: the file.
+        read_only: whether nothing is going to be written.
+        memory_mb: what DuckDB may take; None = most of what the machine has.
 
     Raises:
         DatabaseInUse: another connection holds it.
@@ -41,7 +44,8 @@ def connect(database: Path, *, read_only: bool) -> duckdb.DuckDBPyConnection:
     config: dict[str, str | bool | int | float | list[str]] = {}
     if not read_only:
         config["storage_compatibility_version"] = STORAGE_VERSION
-        config["memory_limit"] = f"{WRITER_MEMORY_MB}MB"
+    if memory_mb is not None:
+        config["memory_limit"] = f"{memory_mb}MB"
     try:
         return duckdb.connect(str(database), read_only=read_only, config=config)
     except duckdb.Error as error:
