@@ -485,7 +485,8 @@ def compare_(
         elif structure:
             print(structures.render(structures.load(folders[0]), form), end="")
         else:
-            print(tables.render(compare.load(folders[0]), form), end="")
+            for piece in tables.pieces(compare.load(folders[0]), form):
+                print(piece, end="")
 
 
 @task(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from experiment.database import DATABASE
 from experiment.errors import StoreError
 from experiment.notes import notes, some
-from experiment.reader import Reader, read
+from experiment.reader import STEP_KEY, Reader, read
 from experiment.rows import (
     Comparison,
     DepthRow,
@@ -29,8 +29,6 @@ FOLDER_NAME = re.compile(r"\d{4}-\d{2}-\d{2}_\d{2}-\d{2}-\d{2}_.+")
 
 SWEEP_PROBE, TRACE_PROBE = "sweep-probe", "trace-probe"
 """Names of runs that others begin with: nobody asks for them, so none is the newest."""
-
-STEP_KEY = "run_id, task_id, step"
 
 STEP_TIMES = {
     f"{variant}_{time}": f"CASE WHEN variant = '{variant}' THEN {time} END"
@@ -160,7 +158,7 @@ def of(reader: Reader) -> Comparison:
     (run,) = reader.rows(RunRow, "run", key="id")
     extrapolation = _extrapolation(reader)
     _add_figures(reader)
-    steps = reader.rows(StepRow, "step_figures", order="line, task_id, step")
+    steps = reader.many_rows(StepRow, "step_figures", order="line, task_id, step")
     if not steps:
         raise StoreError("the run holds no steps", where=str(reader.folder))
     (overall,) = reader.rows(
@@ -184,7 +182,7 @@ def of(reader: Reader) -> Comparison:
         tasks=reader.rows(TaskRow, "task_wall", order="task_id, variant"),
         extrapolation=extrapolation,
         stability=next(iter(reader.rows(RunStability, "run_stability")), None),
-        step_stability=reader.rows(
+        step_stability=reader.many_rows(
             StepStability,
             f"stability JOIN step USING ({STEP_KEY})",
             order="line, task_id, step",

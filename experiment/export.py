@@ -14,11 +14,10 @@ from typing import Literal
 
 import duckdb
 
-from experiment.compare import STEP_KEY
 from experiment.copied import copied, limit_memory, quoted
 from experiment.database import DATABASE, connect, find_run_id
 from experiment.errors import ExportError
-from experiment.reader import SHARED_VIEWS, Reader
+from experiment.reader import SHARED_VIEWS, STEP_KEY, Reader
 
 Form = Literal["parquet", "csv", "jsonl"]
 FORMATS: tuple[Form, ...] = ("parquet", "csv", "jsonl")

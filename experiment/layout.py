@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import textwrap
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
@@ -35,6 +38,23 @@ class Page:
     notes: Sequence[str]
     folder: str
     texts: Sequence[int] = (0,)
+    number: int | None = None
+    """How many rows there are, where ``rows`` are those alone that `shortened` has left."""
+
+
+Row = TypeVar("Row")
+
+
+def shortened(rows: Iterable[Row]) -> tuple[list[Row], int]:
+    """The rows that a long table shows, the first and the last, and how many there are."""
+    left = iter(rows)
+    head = list(islice(left, MAX_ROWS))
+    tail = deque(head[MAX_ROWS // 2 :], maxlen=MAX_ROWS // 2)
+    number = len(head)
+    for row in left:
+        tail.append(row)
+        number += 1
+    return [*head[: MAX_ROWS // 2], *tail], number
 
 
 def terminal(page: Page) -> str:
@@ -57,7 +77,7 @@ def markdown(page: Page) -> str:
     def row(cells: Iterable[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-    first, gap, last = _shortened(page.rows)
+    first, gap, last = _shortened(page)
     lines = [
         f"### {page.title}",
         "",
@@ -79,18 +99,19 @@ def markdown(page: Page) -> str:
 
 
 def _shortened(
-    rows: Sequence[Sequence[str]],
+    page: Page,
 ) -> tuple[Sequence[Sequence[str]], str, Sequence[Sequence[str]]]:
     """The rows before a gap, what is said in it ("" if there is none), the rows behind it."""
-    left_out = len(rows) - MAX_ROWS
+    number = len(page.rows) if page.number is None else page.number
+    left_out = number - MAX_ROWS
     if left_out <= 0:
-        return rows, "", ()
-    gap = f"… {left_out:,} of {len(rows):,} steps are left out here: --format=csv has all"
-    return rows[: MAX_ROWS // 2], gap, rows[-(MAX_ROWS // 2) :]
+        return page.rows, "", ()
+    gap = f"… {left_out:,} of {number:,} steps are left out here: --format=csv has all"
+    return page.rows[: MAX_ROWS // 2], gap, page.rows[-(MAX_ROWS // 2) :]
 
 
 def _table(page: Page) -> list[str]:
-    first, gap, last = _shortened(page.rows)
+    first, gap, last = _shortened(page)
     heads = [head.split("\n") for head in page.heads]
     depth = max(map(len, heads))
     top = [[""] * (depth - len(head)) + head for head in heads]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from experiment.reader import Reader
@@ -36,7 +38,7 @@ def notes(
     if run.status != "finished":
         yield f"The run is {run.status}: the figures cover what it had measured until then."
     yield from _about_the_trace(reader)
-    replayed = [step for step in steps if step.left_out is None]
+    found = _over(steps)
     if overall.cold_steps:
         yield (
             f"{_count(overall.cold_steps, 'step')} of {overall.steps} had nothing cached (L = 0): "
@@ -44,30 +46,22 @@ def notes(
             "restored in the walls of tasks and in what is extrapolated."
         )
     for variant in VARIANTS:
-        of = [step for step in replayed if variant in WITHOUT_PREFIX or step.depth > 0]
-        without = [_name(step) for step in of if getattr(step, f"{variant}_n") == 0]
-        if of and len(without) == len(of):
+        of, without = found.of[variant], found.without[variant]
+        if of and without.number == of:
             yield f"{variant}: not measured in any step."
-        elif without:
+        elif without.number:
             yield (
-                f"{variant}: no valid measurement in {_count(len(without), 'step')} of "
-                f"{len(of)} ({some(without)})."
+                f"{variant}: no valid measurement in {_count(without.number, 'step')} of "
+                f"{of} ({without.some()})."
             )
     if extrapolation is not None:
         for refused, reason in extrapolation.refused.items():
             yield f"{refused}: nothing is extrapolated, since {reason}."
     yield from _kept_out(reader)
-    differing = [
-        _name(step)
-        for step in steps
-        if step.fake_n_kv is not None
-        and step.restored_n_kv is not None
-        and step.fake_n_kv != step.restored_n_kv
-    ]
-    if differing:
+    if found.differing.number:
         yield (
             f"fake and restored read different numbers of KV columns in "
-            f"{_count(len(differing), 'step')} ({some(differing)})."
+            f"{_count(found.differing.number, 'step')} ({found.differing.some()})."
         )
     yield from _calibration(reader)
     # What ended the rounds is told as a sentence of its own.
@@ -78,6 +72,46 @@ def notes(
     ).fetchall()
     if events:
         yield "Events on the way: " + ", ".join(f"{count} {kind}" for kind, count in events) + "."
+
+
+@dataclass
+class _Names:
+    """How many steps there are of a kind, and the names of the first."""
+
+    number: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, step: StepRow) -> None:
+        self.number += 1
+        if len(self.first) < MAX_REASONS:
+            self.first.append(_name(step))
+
+    def some(self) -> str:
+        return some(self.first, number=self.number)
+
+
+@dataclass
+class _Found:
+    """What the notes tell of steps: by variant those that can have it, and those without it."""
+
+    of: Counter[str] = field(default_factory=Counter)
+    without: defaultdict[str, _Names] = field(default_factory=lambda: defaultdict(_Names))
+    differing: _Names = field(default_factory=_Names)
+
+
+def _over(steps: Iterable[StepRow]) -> _Found:
+    """Go through the steps once, since they may be very many."""
+    found = _Found()
+    for step in steps:
+        for variant in VARIANTS if step.left_out is None else ():
+            if variant in WITHOUT_PREFIX or step.depth > 0:
+                found.of[variant] += 1
+                if getattr(step, f"{variant}_n") == 0:
+                    found.without[variant].add(step)
+        n_kv = (step.fake_n_kv, step.restored_n_kv)
+        if None not in n_kv and n_kv[0] != n_kv[1]:
+            found.differing.add(step)
+    return found
 
 
 def _about_the_trace(reader: Reader) -> Iterable[str]:
@@ -129,7 +163,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def some(texts: list[str], between: str = ", ") -> str:
-    """The first few of ``texts``, and how many more there are."""
-    more = len(texts) - MAX_REASONS
+def some(texts: list[str], between: str = ", ", *, number: int | None = None) -> str:
+    """The first few of ``texts``, and how many more there are of ``number``; None = of them."""
+    more = (len(texts) if number is None else number) - MAX_REASONS
     return between.join(texts[:MAX_REASONS]) + (f" and {more} more" if more > 0 else "")

@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,15 +23,44 @@ import duckdb
 from experiment.database import DATABASE, SCHEMA, DatabaseInUse, connect, explain, find_run_id
 from experiment.errors import StoreError
 from experiment.intervals import median_ranks
+from experiment.spooled import Spooled
 
 MEMORY_MB = 320
 """What DuckDB may take for each begun million measurements; a million need about half of it. What a
 query holds for each group cannot be moved to the disk, so a fixed limit would fail in the end."""
 
-SHARED_VIEWS = frozenset({"step_variant", "pair", "step_comparison", "stability_figures"})
+PART_MEMORY_MB, ALL_MEMORY_MB = 128, 16
+"""The same where steps are worked out in parts: for each begun 400,000 measurements of a part, and
+for each million in all, whose pairs are one sample of 8 bytes each. 1,100,000 measurements of
+100,000 steps need less than 96."""
+
+STEP_KEY = "run_id, task_id, step"
+
+STEPS_AT_ONCE = 10_000
+"""Medians of so many steps are worked out at once: while a query groups, each group's values are
+in memory and cannot be moved to the disk."""
+
+TABLES = ("step", "measurement")
+
+PARTED_VIEWS = {
+    "step_variant": ("measurement",),
+    "pair": ("measurement",),
+    "step_comparison": ("step", "step_variant", "pair"),
+    "step_load": ("measurement",),
+    "step_centre": ("pair",),
+    "step_drift": ("outer_third",),
+}
+"""Views that are worked out once and part by part, with what they read a part of."""
+
+SHARED_VIEWS = frozenset({*PARTED_VIEWS, "stability_figures"})
 
 FEW_SIZES = 32
 """Up to so many different sizes of samples, quantiles are quicker than sorted lists (measured)."""
+
+FEW_ROWS = 2_000
+"""Rows that are kept in memory, of which one takes up to 2 kB."""
+
+ROWS_AT_ONCE = 1_000
 
 _COPIES = 5
 """How often a copy is tried; a writer folds its log into the file once in many measurements."""
@@ -45,16 +75,34 @@ class Reader:
     connection: duckdb.DuckDBPyConnection
     folder: Path
     run_id: str
+    parts: int = 1
+    """In how many parts the steps are worked out."""
 
     def rows(
         self, kind: type[Row], source: str, *, key: str = "run_id", order: str = "ALL"
     ) -> tuple[Row, ...]:
         """The run's rows of ``source`` (a table, view or join), the columns that ``kind`` names."""
+        return tuple(kind(*row) for row in self._select(kind, source, key, order).fetchall())
+
+    def many_rows(self, kind: type[Row], source: str, *, order: str) -> Sequence[Row]:
+        """The same where there may be very many of them: they are in memory only if they are few.
+
+        Their values have to be numbers, texts and None.
+        """
+        found = self._select(kind, source, "run_id", order)
+        first = found.fetchmany(FEW_ROWS + 1)
+        if len(first) <= FEW_ROWS:
+            return tuple(kind(*row) for row in first)
+        batches = iter(lambda: found.fetchmany(ROWS_AT_ONCE), [])
+        return Spooled(kind, chain(first, chain.from_iterable(batches)))
+
+    def _select(
+        self, kind: type[Row], source: str, key: str, order: str
+    ) -> duckdb.DuckDBPyConnection:
         names = ", ".join(field.name for field in fields(kind))  # type: ignore[arg-type]
-        found = self.connection.execute(
+        return self.connection.execute(
             f"SELECT {names} FROM {source} WHERE {key} = ? ORDER BY {order}", [self.run_id]
-        ).fetchall()
-        return tuple(kind(*row) for row in found)
+        )
 
     def add_bounds(self, table: str, source: str, keys: str, figures: Mapping[str, str]) -> None:
         """Make ``table``: one row a group of ``keys``, the interval of each figure.
@@ -90,12 +138,14 @@ class Reader:
         joins = " ".join(
             f"LEFT JOIN place AS {name}_at ON {name}_at.n = sample.{name}_n" for name in figures
         )
-        self.connection.execute(
-            f"CREATE TEMP TABLE {table} AS "
-            f"WITH place (n, low, high) AS (VALUES {place}), "
-            f"sample AS (SELECT {keys}, {samples} FROM {source} GROUP BY {keys}) "
-            f"SELECT {keys}, {ends} FROM sample {joins}"
-        )
+        parts = self.parts if keys == STEP_KEY else 1
+        for part in range(parts):
+            self.connection.execute(
+                f"{_begin(table, part)} "
+                f"WITH place (n, low, high) AS (VALUES {place}), "
+                f"sample AS (SELECT {keys}, {samples} FROM {source} {_only(part, parts)} "
+                f"GROUP BY {keys}) SELECT {keys}, {ends} FROM sample {joins}"
+            )
 
 
 @contextmanager
@@ -119,18 +169,28 @@ def read(folder_or_database: Path, run_id: str | None = None) -> Iterator[Reader
     ):
         found = find_run_id(connection, database, run_id)
         try:
-            ((rows,),) = connection.execute("SELECT count(*) FROM measurement").fetchall()
-            limit_mb = MEMORY_MB * (1 + rows // 1_000_000)
-            connection.execute(f"SET memory_limit = '{limit_mb}MB'")
+            ((rows, steps),) = connection.execute(
+                "SELECT (SELECT count(*) FROM measurement), (SELECT count(*) FROM step)"
+            ).fetchall()
+            parts = 1 + steps // STEPS_AT_ONCE
+            connection.execute(f"SET memory_limit = '{_limit_mb(rows, parts)}MB'")
             connection.execute("SET temp_directory = $1", [spill])
             connection.execute("SET preserve_insertion_order = false")
             # A sum's last digits hang on the order, which several threads do not keep. For a
             # million measurements one thread took no longer than two.
             connection.execute("SET threads = 1")
-            connection.execute(_views())
-            yield Reader(connection, database.parent, found)
+            ((name,),) = connection.execute("SELECT current_database()").fetchall()
+            connection.execute(_views(f'"{name}"', parts))
+            yield Reader(connection, database.parent, found, parts)
         except duckdb.Error as error:
             raise explain(error, database) from error
+
+
+def _limit_mb(rows: int, parts: int) -> int:
+    """What DuckDB may take for so many measurements."""
+    if parts == 1:
+        return MEMORY_MB * (1 + rows // 1_000_000)
+    return PART_MEMORY_MB * (1 + rows // parts // 400_000) + ALL_MEMORY_MB * (rows // 1_000_000)
 
 
 def _open(database: Path, work: Path) -> duckdb.DuckDBPyConnection:
@@ -165,12 +225,45 @@ def _copied(database: Path, work: Path) -> Path | None:
     return copy if same else None
 
 
-def _views() -> str:
+def _views(database: str, parts: int) -> str:
     text = SCHEMA.read_text(encoding="utf-8")
 
     def own(match: re.Match[str]) -> str:
-        return f"CREATE TEMP {'TABLE' if match[1] in SHARED_VIEWS else 'VIEW'} {match[1]} AS"
+        name, query = match.groups()
+        if name not in SHARED_VIEWS:
+            return f"CREATE TEMP VIEW {name} AS {query};"
+        if name not in PARTED_VIEWS:
+            return f"CREATE TEMP TABLE {name} AS {query};"
+        return " ".join(
+            f"{_begin(name, part)} {_of_part(query, PARTED_VIEWS[name], database, part, parts)};"
+            for part in range(parts)
+        )
 
     return re.sub(
-        r"^CREATE VIEW (\w+) AS$", own, text[text.index("CREATE VIEW") :], flags=re.MULTILINE
+        r"^CREATE VIEW (\w+) AS\n(.*?);$",
+        own,
+        text[text.index("CREATE VIEW") :],
+        flags=re.MULTILINE | re.DOTALL,
     )
+
+
+def _of_part(query: str, sources: Sequence[str], database: str, part: int, parts: int) -> str:
+    """The query over the steps of a part of its sources, which stand before it by their names."""
+    if parts == 1:
+        return query
+    told = ", ".join(
+        f"{name} AS (FROM {database if name in TABLES else 'temp'}.main.{name} "
+        f"{_only(part, parts)})"
+        for name in sources
+    )
+    return f"WITH {told}, {query[5:]}" if query.startswith("WITH ") else f"WITH {told} {query}"
+
+
+def _begin(table: str, part: int) -> str:
+    """Make a table of the first part, and add the others to it."""
+    return f"INSERT INTO {table}" if part else f"CREATE TEMP TABLE {table} AS"
+
+
+def _only(part: int, parts: int) -> str:
+    """The condition for the steps of a part; it has to stand where nothing is grouped yet."""
+    return f"WHERE hash(task_id, step) % {parts} = {part}" if parts > 1 else ""

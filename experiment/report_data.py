@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -77,11 +78,10 @@ def _model(steps: Iterable[StepRow]) -> CostModel | str:
 
 
 def _prefill_by_step(reader: Reader, comparison: Comparison) -> Figure:
-    replayed = [step for step in comparison.steps if step.left_out is None]
-    tasks = list(dict.fromkeys(step.task_id for step in replayed))
+    replayed = Counter(step.task_id for step in comparison.steps if step.left_out is None)
+    tasks = list(replayed)
     panels = spread(tasks, MAX_PANELS)
-    chosen = set(panels)
-    every = _every(sum(step.task_id in chosen for step in replayed))
+    every = _every(sum(replayed[task] for task in panels))
     figure = figure_of(
         reader,
         key="prefill_by_step",
@@ -199,7 +199,9 @@ def _time_parts(reader: Reader) -> Figure:
 
 def _with_intervals(figure: Figure, steps: Iterable[StepRow]) -> Figure:
     """``figure``, a row a step, with the ends of each interval behind its median."""
-    by_key = {(step.task_id, step.step): step for step in steps}
+    task_id, number = (figure.columns.index(name) for name in ("task_id", "step"))
+    shown = {(str(row[task_id]), int(row[number] or 0)) for row in figure.rows}
+    by_key = {key: step for step in steps if (key := (step.task_id, step.step)) in shown}
     ends = {
         name: (f"{name}_low", f"{name}_high") if name in _ENDS else () for name in figure.columns
     }

@@ -121,7 +121,7 @@ def _depth(row: DepthRow) -> tuple[str, ...]:
 
 def _walls(comparison: Comparison) -> list[tuple[str, ...]]:
     """A row a task; variants that count other steps than the first have their own baseline."""
-    place = {task_id: i for i, task_id in enumerate(step.task_id for step in comparison.steps)}
+    place = {step.task_id: i for i, step in enumerate(comparison.steps)}
     found: dict[tuple[str, int, float], dict[str, float]] = {}
     for task in sorted(comparison.tasks, key=lambda task: place[task.task_id]):
         key = (task.task_id, task.steps_counted, task.baseline_wall_s)

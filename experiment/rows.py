@@ -7,6 +7,7 @@ there are fewer than two values.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -317,19 +318,21 @@ class RunStability:
 class Comparison:
     """Everything that ``compare`` prints. ``rounds`` says what ended the rounds, if it is known.
 
+    The rows of steps may be very many, and are then made anew by each look.
+
     ``tasks`` sum what was measured; ``extrapolation`` goes on from there to all steps, where a
     budget left some out.
     """
 
     folder: Path
     run: RunRow
-    steps: tuple[StepRow, ...]
+    steps: Sequence[StepRow]
     overall: OverallRow
     depths: tuple[DepthRow, ...]
     tasks: tuple[TaskRow, ...]
     extrapolation: Extrapolation | None
     stability: RunStability | None
-    step_stability: tuple[StepStability, ...]
+    step_stability: Sequence[StepStability]
     rounds: str | None
     notes: tuple[str, ...]
 

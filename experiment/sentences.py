@@ -74,10 +74,17 @@ def answer(comparison: Comparison) -> tuple[str, ...]:
 
 def _cost(comparison: Comparison) -> str:
     overall = comparison.overall
-    measured = [step for step in comparison.steps if step.fake_prefill_ms is not None]
-    if overall.fake_prefill_ms is None or not measured:
+    shallowest = deepest = None
+    for step in comparison.steps:
+        if step.fake_prefill_ms is None:
+            continue
+        if shallowest is None or step.depth < shallowest.depth:
+            shallowest = step
+        if deepest is None or step.depth > deepest.depth:
+            deepest = step
+    if overall.fake_prefill_ms is None or shallowest is None or deepest is None:
         return ""
-    ends = [min(measured, key=lambda s: s.depth), max(measured, key=lambda s: s.depth)]
+    ends = [shallowest, deepest]
     told = [
         f"{_time(s.fake_prefill_ms or 0, s.fake_prefill_ms_low, s.fake_prefill_ms_high)} for "
         f"{count(s.new_tokens)} new tokens at L = {s.depth:,} (n = {s.fake_n:,})"
@@ -102,6 +109,8 @@ def _cost(comparison: Comparison) -> str:
 
 
 def _cold(comparison: Comparison) -> str:
+    if not comparison.overall.cold_steps:
+        return ""
     cold_ms = [
         step.full_prefill_ms
         for step in comparison.steps

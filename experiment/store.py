@@ -33,9 +33,9 @@ from experiment.records import (
 _KEY_COLUMNS = ("run_id", "task_id", "step", "variant", "round")
 
 MEMORY_MB = 64
-"""What DuckDB may take while measurements are recorded. Most of it are parts of the file that it has
-read; without a limit it keeps all of them. Recording takes less than 32 (measured, 1,100,000 rows).
-The steps are recorded before, without a limit: a text of 8 MB takes several times as much."""
+"""What DuckDB may take while measurements are recorded. Most of it are parts of the file that it
+has read; without a limit it keeps all of them. Recording takes less than 32 (measured with
+1,100,000 rows). The steps come before, without a limit: a text takes several times its size."""
 
 # Handed over as columns: row by row they take a thousand times as long, 100 s for 20,000.
 _STEPS_AT_ONCE = 10_000

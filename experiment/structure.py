@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
 
-from experiment.compare import STEP_KEY, add_ratios
+from experiment.compare import add_ratios
 from experiment.errors import StoreError
 from experiment.intervals import MIN_PAIRS, Interval, difference, median_interval, noise_floor
 from experiment.layout import NOTHING, Page, markdown, terminal
 from experiment.notes import some
-from experiment.reader import Reader, read
+from experiment.reader import STEP_KEY, Reader, read
 from experiment.rows import RunRow, interval
 from experiment.sentences import count, pairs, percent, steps, verdict, with_margin
 from experiment.tables import Format, as_csv, as_json

@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain, islice
 from typing import Any, Literal, assert_never
 
-from experiment.layout import Page, markdown, terminal
+from experiment.layout import Page, markdown, shortened, terminal
+from experiment.reader import ROWS_AT_ONCE
 from experiment.rows import Comparison, OverallRow, StepRow
 from experiment.sentences import answer, count, ms, percent, times, with_margin
+from experiment.spooled import Spooled
 
 Format = Literal["table", "json", "csv", "md"]
 FORMATS: tuple[Format, ...] = ("table", "json", "csv", "md")
@@ -87,33 +90,48 @@ LEGEND = (
 
 def render(comparison: Comparison, form: Format) -> str:
     """Write ``comparison``: ``csv`` holds the steps only, ``json`` everything."""
+    return "".join(pieces(comparison, form))
+
+
+def pieces(comparison: Comparison, form: Format) -> Iterator[str]:
+    """The same in pieces, which of CSV are a few steps each: all of it may be large."""
     match form:
         case "table":
-            return terminal(_page(comparison))
+            yield terminal(_page(comparison))
         case "md":
-            return markdown(_page(comparison))
+            yield markdown(_page(comparison))
         case "json":
-            return as_json(comparison)
+            yield as_json(comparison)
         case "csv":
-            return as_csv(StepRow, comparison.steps)
+            yield from csv_pieces(StepRow, comparison.steps)
         case _:
             assert_never(form)
 
 
 def as_json(value: Any) -> str:
     """Write a frozen result that names its ``folder``, with everything it holds."""
-    told = asdict(value) | {"folder": str(value.folder)}
+    many = {
+        field.name: tuple(rows)
+        for field in fields(value)
+        if isinstance(rows := getattr(value, field.name), Spooled)
+    }
+    told = asdict(replace(value, **many)) | {"folder": str(value.folder)}
     return json.dumps(told, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def as_csv(kind: Any, rows: Iterable[Any]) -> str:
     """Write rows of the dataclass ``kind``, a column a field, with full precision."""
-    sink = io.StringIO()
+    return "".join(csv_pieces(kind, rows))
+
+
+def csv_pieces(kind: Any, rows: Iterable[Any]) -> Iterator[str]:
+    """The same in pieces of a thousand rows."""
     names = [field.name for field in fields(kind)]
-    writer = csv.writer(sink, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([getattr(row, name) for name in names] for row in rows)
-    return sink.getvalue()
+    cells = chain([names], ([getattr(row, name) for name in names] for row in rows))
+    while some := list(islice(cells, ROWS_AT_ONCE)):
+        sink = io.StringIO()
+        csv.writer(sink, lineterminator="\n").writerows(some)
+        yield sink.getvalue()
 
 
 def title(comparison: Comparison) -> str:
@@ -123,15 +141,13 @@ def title(comparison: Comparison) -> str:
 
 
 def _page(comparison: Comparison) -> Page:
+    # What is left out has no figures here; JSON and CSV list it with the reason.
+    replayed, number = shortened(step for step in comparison.steps if step.left_out is None)
     return Page(
         title=title(comparison),
         heads=[column.head for column in COLUMNS],
-        # What is left out has no figures here; JSON and CSV list it with the reason.
-        rows=[
-            [column.step(step) for column in COLUMNS]
-            for step in comparison.steps
-            if step.left_out is None
-        ],
+        rows=[[column.step(step) for column in COLUMNS] for step in replayed],
+        number=number,
         total=[column.overall(comparison.overall) for column in COLUMNS],
         legend=LEGEND,
         sentences=answer(comparison),

@@ -146,7 +146,7 @@ CREATE TABLE event (
     round       INTEGER
 );
 
--- Views. Those that read measurement itself (step_variant, pair, outer_third, stability_figures,
+-- Views. Those that read measurement itself (step_variant, pair, outer_third, step_load,
 -- structure) filter 'ok'; every other view reads them. `compare` makes each anew from this text.
 
 -- One row a step and variant: medians over its valid measurements.
@@ -433,6 +433,39 @@ SELECT
     0 AS throttled,
     20.0 AS unsteady_steps_pct;
 
+-- One row a step with a valid measurement: what disturbed its requests, those of all variants.
+CREATE VIEW step_load AS
+SELECT
+    run_id, task_id, step,
+    median(other_cores) AS other_cores_median,
+    max(other_cores) AS other_cores_max,
+    median(stolen_cores) AS stolen_cores_median,
+    max(stolen_cores) AS stolen_cores_max,
+    sum(throttled) AS throttled
+FROM measurement
+WHERE status = 'ok' AND variant <> 'arithmetic'
+GROUP BY run_id, task_id, step;
+
+-- One row a step with a pair: the middle of its ratios fake / restored, and how far they lie from it.
+CREATE VIEW step_centre AS
+SELECT
+    run_id, task_id, step,
+    count(ratio) AS n,
+    quantile_cont(ratio, [0.25, 0.5, 0.75]) AS quartiles,
+    mad(ratio) AS deviation
+FROM pair
+GROUP BY run_id, task_id, step;
+
+-- One row a step with a valid measurement of fake: its last rounds against its first.
+CREATE VIEW step_drift AS
+SELECT
+    run_id, task_id, step,
+    100 * (
+        median(relative) FILTER (WHERE late) / nullif(median(relative) FILTER (WHERE NOT late), 0) - 1
+    ) AS drift_pct
+FROM outer_third
+GROUP BY run_id, task_id, step;
+
 -- One row a step with a valid measurement, and one (task_id and step NULL) for the run as a whole.
 --   n, spread_pct, outliers: the ratios fake / restored; spread is their interquartile range against
 --     their median, an outlier is farther than outlier_mads median absolute deviations from it
@@ -441,37 +474,23 @@ SELECT
 --     those of the steps' medians
 --   broken: the limits that are not kept, with the figures; empty if all are
 CREATE VIEW stability_figures AS
-WITH step_load AS (
-    SELECT
-        run_id, task_id, step,
-        median(other_cores) AS other_cores_median,
-        max(other_cores) AS other_cores_max,
-        median(stolen_cores) AS stolen_cores_median,
-        max(stolen_cores) AS stolen_cores_max,
-        sum(throttled) AS throttled
-    FROM measurement
-    WHERE status = 'ok' AND variant <> 'arithmetic'
-    GROUP BY run_id, task_id, step
-),
-load AS (
-    SELECT
-        run_id, task_id, step,
-        median(other_cores_median) AS other_cores_median,
-        max(other_cores_max) AS other_cores_max,
-        median(stolen_cores_median) AS stolen_cores_median,
-        max(stolen_cores_max) AS stolen_cores_max,
-        sum(throttled) AS throttled
+WITH load AS (
     FROM step_load
-    GROUP BY GROUPING SETS ((run_id, task_id, step), (run_id))
+    UNION ALL
+    SELECT
+        run_id, NULL, NULL,
+        median(other_cores_median), max(other_cores_max),
+        median(stolen_cores_median), max(stolen_cores_max),
+        sum(throttled)
+    FROM step_load
+    GROUP BY run_id
 ),
 centre AS (
-    SELECT
-        run_id, task_id, step,
-        count(ratio) AS n,
-        quantile_cont(ratio, [0.25, 0.5, 0.75]) AS quartiles,
-        mad(ratio) AS deviation
+    FROM step_centre
+    UNION ALL
+    SELECT run_id, NULL, NULL, count(ratio), quantile_cont(ratio, [0.25, 0.5, 0.75]), mad(ratio)
     FROM pair
-    GROUP BY GROUPING SETS ((run_id, task_id, step), (run_id))
+    GROUP BY run_id
 ),
 far AS (
     SELECT
@@ -485,13 +504,15 @@ far AS (
     GROUP BY GROUPING SETS ((p.run_id, p.task_id, p.step), (p.run_id))
 ),
 drift AS (
+    FROM step_drift
+    UNION ALL
     SELECT
-        run_id, task_id, step,
+        run_id, NULL, NULL,
         100 * (
             median(relative) FILTER (WHERE late) / nullif(median(relative) FILTER (WHERE NOT late), 0) - 1
-        ) AS drift_pct
+        )
     FROM outer_third
-    GROUP BY GROUPING SETS ((run_id, task_id, step), (run_id))
+    GROUP BY run_id
 ),
 figures AS (
     SELECT

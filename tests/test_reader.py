@@ -1,20 +1,35 @@
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
 import pytest
 from canned import canned_run, measurement, run_record
 
+from experiment import compare, tables
+from experiment import structure as structures
+from experiment.bench_data import write_synthetic
 from experiment.database import DATABASE, connect
 from experiment.errors import StoreError
 from experiment.intervals import median_interval
 from experiment.paths import ROOT
-from experiment.reader import FEW_SIZES, MEMORY_MB, SHARED_VIEWS, read
+from experiment.reader import (
+    ALL_MEMORY_MB,
+    FEW_SIZES,
+    MEMORY_MB,
+    PART_MEMORY_MB,
+    SHARED_VIEWS,
+    _limit_mb,
+    read,
+)
 from experiment.records import StepRecord
+from experiment.spooled import Spooled
 from experiment.store import Store
 
 
@@ -134,3 +149,69 @@ def test_a_run_is_read_beside_a_writer_of_the_same_process(tmp_path: Path) -> No
             assert reader.connection.execute(
                 "SELECT count(*) FROM measurement WHERE round = 100"
             ).fetchall() == [(1,)]
+
+
+def test_few_rows_are_kept_and_many_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_synthetic(tmp_path, 30, 2)
+    order = "line"
+    with read(folder) as reader:
+        few = reader.many_rows(_Step, "step", order=order)
+        monkeypatch.setattr("experiment.reader.FEW_ROWS", 29)
+        monkeypatch.setattr("experiment.reader.ROWS_AT_ONCE", 7)
+        many = reader.many_rows(_Step, "step", order=order)
+    assert isinstance(few, tuple)
+    assert isinstance(many, Spooled)
+    assert tuple(many) == few
+    assert [step.step for step in few] == [*range(20), *range(10)]
+
+
+@dataclass(frozen=True)
+class _Step:
+    task_id: str
+    step: int
+    depth: int
+
+
+@pytest.mark.parametrize("made", [lambda to: write_synthetic(to, 40, 7).parent, canned_run])
+def test_a_run_in_parts_is_the_run(
+    made: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(tmp_path / "run")
+    whole, structure = compare.load(folder), structures.load(folder)
+    monkeypatch.setattr("experiment.reader.STEPS_AT_ONCE", 1)
+    monkeypatch.setattr("experiment.reader.FEW_ROWS", 1)
+    with read(folder) as reader:
+        assert reader.parts > 2
+    parted = compare.load(folder)
+    assert isinstance(parted.steps, Spooled)
+    # What is of a step is the same to the last digit.
+    assert tables.render(parted, "csv") == tables.render(whole, "csv")
+    for field in fields(whole):
+        mine, theirs = getattr(parted, field.name), getattr(whole, field.name)
+        if isinstance(mine, Spooled):
+            mine = tuple(mine)
+        # Sums are over another order of the rows.
+        assert _rounded(mine) == _rounded(theirs), field.name
+    assert _rounded(structures.load(folder).rows) == _rounded(structure.rows)
+    told = json.loads(tables.render(parted, "json"))
+    assert len(told["steps"]) == len(whole.steps)
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, float):
+        return float(f"{value:.12g}")
+    if isinstance(value, tuple):
+        return tuple(map(_rounded, value))
+    if is_dataclass(value):
+        return tuple(_rounded(getattr(value, field.name)) for field in fields(value))
+    return value
+
+
+def test_memory_is_that_of_a_part() -> None:
+    assert _limit_mb(999_999, 1) == MEMORY_MB
+    assert _limit_mb(1_000_000, 1) == 2 * MEMORY_MB
+    # Ten times the steps, in ten times the parts: 8 bytes a pair are more.
+    assert _limit_mb(999_999, 10) == PART_MEMORY_MB
+    assert _limit_mb(9_999_999, 100) == PART_MEMORY_MB + 9 * ALL_MEMORY_MB
