@@ -17,7 +17,12 @@ from experiment.trace import load_trace
 SHORT, LONG = 10_000, 100_000
 """Steps of the two traces; what the long one takes more is what grows."""
 
-GROWTH_TARGET_MIB = 16.0
+ARRAYS_MIB, RECORDING_MIB, COMPARING_MIB = 16.0, 32.0, 128.0
+"""What the longer trace may take more. Arrays grow by some bytes a step: where its row begins,
+whether it is pending, 16 bytes that the judge remembers. Where a database is read, DuckDB keeps
+parts of it in memory, the more of it there is, up to a limit: 64 MB while a run is written, 144 MB
+while one of 1,100,000 measurements is compared. The long trace reaches it, the short one does not.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +33,17 @@ class Stage:
     run: Literal["empty", "full"]
     what: str
     target_s: float
+    growth_mib: float
 
 
 STAGES = (
-    Stage("validate", "empty", "validate", 30.0),
-    Stage("schedule", "empty", "schedule, nothing measured", 60.0),
-    Stage("schedule", "full", "schedule, all measured", 60.0),
-    Stage("schedule-step", "full", "schedule, a round added", 60.0),
-    Stage("compare", "full", "compare, table", 30.0),
-    Stage("compare-csv", "full", "compare, csv", 30.0),
-    Stage("report", "full", "report", 60.0),
+    Stage("validate", "empty", "validate", 10.0, ARRAYS_MIB),
+    Stage("schedule", "empty", "schedule, nothing measured", 60.0, ARRAYS_MIB),
+    Stage("schedule", "full", "schedule, all measured", 60.0, RECORDING_MIB),
+    Stage("schedule-step", "full", "schedule, a round added", 60.0, RECORDING_MIB),
+    Stage("compare", "full", "compare, table", 30.0, COMPARING_MIB),
+    Stage("compare-csv", "full", "compare, csv", 30.0, COMPARING_MIB),
+    Stage("report", "full", "report", 60.0, COMPARING_MIB),
 )
 
 
@@ -80,5 +86,5 @@ def _figures(stage: Stage, short: Took, long: Took) -> Iterator[Figure]:
     mib = growth / 2**20
     yield Figure(f"{stage.what}, {LONG:,} steps", "s", (long.seconds,), Target(stage.target_s))
     yield Figure("  peak of memory", "MiB", (long.peak_bytes / 2**20,))
-    yield Figure(f"  above that of {SHORT:,} steps", "MiB", (mib,), Target(GROWTH_TARGET_MIB))
+    yield Figure(f"  above that of {SHORT:,} steps", "MiB", (mib,), Target(stage.growth_mib))
     yield Figure("  which makes, for each step", "B", (growth / (LONG - SHORT),))

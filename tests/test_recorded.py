@@ -113,6 +113,29 @@ def test_pair_ratios_are_those_of_complete_valid_pairs_in_the_order_of_rounds(
         assert store.pair_ratios(before=0) == {}
 
 
+def test_of_some_steps_is_told_what_is_theirs(store: Store) -> None:
+    with store:
+        store.add_steps([StepRecord("a", step, 10) for step in range(1, 6)])
+        fill(store)
+        for step in (4, 5):
+            store.record(measurement(step=step, prompt_n=step, n_kv=256))
+        some = [("a", 1), ("a", 3), ("a", 4), ("b", 1)]
+        for of in (PAIR, CONTROL):
+            whole, alive = store.pair_ratios(of), store.paired_steps(of)
+            assert store.pair_ratios(of, among=some) == {k: whole[k] for k in some if k in whole}
+            assert store.paired_steps(of, among=some) == alive & {*some}
+            assert store.pair_ratios(of, among=[]) == {}
+        everything = store.done()
+        assert store.done_number() == len(everything) == 21
+        assert store.done(some) == {key for key in everything if key[:2] in some}
+        assert store.done(some, 1) == {key for key in everything if key[1] == 1 and key[3] == 1}
+        assert store.done(round=2) == {key for key in everything if key[3] == 2}
+        content, structure = store.new_content(), store.structure()
+        assert set(content) == set(structure) == {("a", 4), ("a", 5)}
+        assert store.new_content(some) == {("a", 4): content["a", 4]}
+        assert store.structure(some) == {("a", 4): structure["a", 4]}
+
+
 def test_control_ratios_are_control_over_fake(store: Store) -> None:
     with store:
         fill(store)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise, permutations
 
 import pytest
@@ -271,3 +273,37 @@ def test_the_cost_of_an_item_grows_with_the_depth_only_where_it_is_decoded() -> 
         cost = {item.variant: item.tokens for item in items if item.step == one}
         assert cost["fake"] == cost["control"] == cost["restored"]
         assert cost["full"] == cost["fake"] + one.depth
+
+
+def test_the_store_is_asked_of_some_steps_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("experiment.schedule.STEPS_AT_ONCE", 3)
+    asked: list[tuple[list[StepKey], int]] = []
+
+    def done(keys: Sequence[StepKey], number: int) -> set[Key]:
+        asked.append((list(keys), number))
+        return {("t", 0, "full", 0)}
+
+    made = Plan(STEPS, ScheduleSettings(rounds=2), done=done)
+    keys = [("t", 0), ("t", 1), ("t", 2)], [("u", 0)]
+    once = [(of, number) for number in (0, 1) for of in keys]
+    assert asked == once
+    whole = planned(rounds=2, warmup_rounds=1, done={("t", 0, "full", 0)})
+    assert list(made) == whole
+    assert asked == once * 2
+    # What is not done is not asked for again.
+    asked.clear()
+    none = Plan(STEPS, ScheduleSettings(rounds=2), done=lambda *_: set(asked.append(([], 0)) or ()))
+    assert len(asked) == 4
+    assert len(list(none)) == len(none)
+    assert len(asked) == 4
+
+
+def test_requests_are_made_one_by_one() -> None:
+    many = tuple(step(number, 1 + number % 977) for number in range(20_000))
+    tracemalloc.start()
+    made = Plan(many, ScheduleSettings(rounds=3, warmup_rounds=1))
+    assert sum(1 for _ in made) == len(made) == len(many) * 12
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # A byte a step and three times 8 to sort them, and the keys of a chunk; a request takes 64.
+    assert peak < 40 * len(many) + 500_000
