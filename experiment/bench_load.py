@@ -17,7 +17,7 @@ from experiment.trace import load_trace
 SHORT, LONG = 10_000, 100_000
 """Steps of the two traces; what the long one takes more is what grows."""
 
-ARRAYS_MIB, RECORDING_MIB, COMPARING_MIB = 16.0, 32.0, 128.0
+ARRAYS_MIB, RECORDING_MIB, COMPARING_MIB = 16.0, 64.0, 128.0
 """What the longer trace may take more. Arrays grow by some bytes a step: where its row begins,
 whether it is pending, 16 bytes that the judge remembers. Where a database is read, DuckDB keeps
 parts of it in memory, the more of it there is, up to a limit: 64 MB while a run is written, 144 MB
@@ -84,7 +84,8 @@ def _took(folder: Path, stage: Stage) -> Took:
 def _figures(stage: Stage, short: Took, long: Took) -> Iterator[Figure]:
     growth = long.peak_bytes - short.peak_bytes
     mib = growth / 2**20
+    more = f"{stage.what}: above the peak of {SHORT:,} steps"
     yield Figure(f"{stage.what}, {LONG:,} steps", "s", (long.seconds,), Target(stage.target_s))
-    yield Figure("  peak of memory", "MiB", (long.peak_bytes / 2**20,))
-    yield Figure(f"  above that of {SHORT:,} steps", "MiB", (mib,), Target(stage.growth_mib))
-    yield Figure("  which makes, for each step", "B", (growth / (LONG - SHORT),))
+    yield Figure(f"{stage.what}: peak of memory", "MiB", (long.peak_bytes / 2**20,))
+    yield Figure(more, "MiB", (mib,), Target(stage.growth_mib))
+    yield Figure(f"{stage.what}: the same by the step", "B", (growth / (LONG - SHORT),))
