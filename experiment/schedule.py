@@ -129,7 +129,7 @@ class Plan:
             self._done = None
         cold = np.frombuffer(self.pending, np.bool_)
         if warmed is not None:
-            cold = cold & ~np.asarray(warmed, np.bool_)
+            cold = cold & ~np.fromiter(warmed, np.bool_, len(warmed))
         places = np.flatnonzero(cold)
         self._shallow_first = places[np.argsort(depths[places], kind="stable")]
 
