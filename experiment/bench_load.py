@@ -17,12 +17,12 @@ from experiment.trace import load_trace
 SHORT, LONG = 10_000, 100_000
 """Steps of the two traces; what the long one takes more is what grows."""
 
-ARRAYS_MIB, RECORDING_MIB, COMPARING_MIB = 16.0, 64.0, 128.0
+ARRAYS_MIB, RECORDING_MIB, COMPARING_MIB = 16.0, 64.0, 256.0
 """What the longer trace may take more. Arrays grow by some bytes a step: where its row begins,
 whether it is pending, 16 bytes that the judge remembers. Where a database is read, DuckDB keeps
-parts of it in memory, the more of it there is, up to a limit: 64 MB while a run is written, 144 MB
-while one of 1,100,000 measurements is compared. The long trace reaches it, the short one does not.
-"""
+parts of it in memory, the more of it there is, up to a limit: 64 MB while a run is written, however
+long it is; 256 MB for each begun 100,000 steps while it is compared, of which up to 192 MB are
+needed. The short trace does not reach that limit, the long one does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,11 @@ MEMORY_MB = 320
 """What DuckDB may take for each begun million measurements; a million need about half of it. What a
 query holds for each group cannot be moved to the disk, so a fixed limit would fail in the end."""
 
-PART_MEMORY_MB, ALL_MEMORY_MB = 128, 16
-"""The same where steps are worked out in parts: for each begun 400,000 measurements of a part, and
-for each million in all, whose pairs are one sample of 8 bytes each. 1,100,000 measurements of
-100,000 steps need less than 96."""
+PART_MEMORY_MB, ALL_MEMORY_MB = 256, 16
+"""The same where steps are worked out in parts: for each begun 100,000 steps (or where that is more
+400,000 measurements of a part), and for each million measurements, whose pairs are one sample of 8
+bytes each. 100,000 steps need up to 192, most where the tasks have long names and for the report's
+sums in the order of steps."""
 
 STEP_KEY = "run_id, task_id, step"
 
@@ -173,7 +174,7 @@ def read(folder_or_database: Path, run_id: str | None = None) -> Iterator[Reader
                 "SELECT (SELECT count(*) FROM measurement), (SELECT count(*) FROM step)"
             ).fetchall()
             parts = 1 + steps // STEPS_AT_ONCE
-            connection.execute(f"SET memory_limit = '{_limit_mb(rows, parts)}MB'")
+            connection.execute(f"SET memory_limit = '{_limit_mb(rows, steps, parts)}MB'")
             connection.execute("SET temp_directory = $1", [spill])
             connection.execute("SET preserve_insertion_order = false")
             # A sum's last digits hang on the order, which several threads do not keep. For a
@@ -186,11 +187,12 @@ def read(folder_or_database: Path, run_id: str | None = None) -> Iterator[Reader
             raise explain(error, database) from error
 
 
-def _limit_mb(rows: int, parts: int) -> int:
-    """What DuckDB may take for so many measurements."""
+def _limit_mb(rows: int, steps: int, parts: int) -> int:
+    """What DuckDB may take for so many measurements of so many steps, in so many parts."""
     if parts == 1:
         return MEMORY_MB * (1 + rows // 1_000_000)
-    return PART_MEMORY_MB * (1 + rows // parts // 400_000) + ALL_MEMORY_MB * (rows // 1_000_000)
+    begun = max(1 + (steps - 1) // 100_000, 1 + rows // parts // 400_000)
+    return PART_MEMORY_MB * begun + ALL_MEMORY_MB * (rows // 1_000_000)
 
 
 def _open(database: Path, work: Path) -> duckdb.DuckDBPyConnection:

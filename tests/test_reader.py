@@ -210,8 +210,11 @@ def _rounded(value: object) -> object:
 
 
 def test_memory_is_that_of_a_part() -> None:
-    assert _limit_mb(999_999, 1) == MEMORY_MB
-    assert _limit_mb(1_000_000, 1) == 2 * MEMORY_MB
+    assert _limit_mb(999_999, 9_999, 1) == MEMORY_MB
+    assert _limit_mb(1_000_000, 9_999, 1) == 2 * MEMORY_MB
     # Ten times the steps, in ten times the parts: 8 bytes a pair are more.
-    assert _limit_mb(999_999, 10) == PART_MEMORY_MB
-    assert _limit_mb(9_999_999, 100) == PART_MEMORY_MB + 9 * ALL_MEMORY_MB
+    assert _limit_mb(100_000, 10_000, 2) == PART_MEMORY_MB
+    assert _limit_mb(1_000_000, 100_000, 11) == PART_MEMORY_MB + ALL_MEMORY_MB
+    # More steps, or many rounds.
+    assert _limit_mb(1_000_000, 100_001, 11) == 2 * PART_MEMORY_MB + ALL_MEMORY_MB
+    assert _limit_mb(900_000, 10_000, 2) == 2 * PART_MEMORY_MB

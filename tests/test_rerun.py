@@ -41,7 +41,8 @@ class WorldEngine:
         progress: Progress,
         asked: Asked = ALL,
     ) -> Path:
-        self.asked.append((settings, trace, name))
+        # Its file may be gone afterwards.
+        self.asked.append((settings, replace(trace, steps=tuple(trace.steps)), name))
         with self.world._in_place():
             return run.start(settings, trace, name, "native", self.world.ingredients, progress)
 
