@@ -8,6 +8,8 @@ It may not be used, and says so, where the measured steps do not determine the m
 the depths and sizes that were measured get a value, but their total no interval: what a cell of
 depth costs changes where a KV cache outgrows the processor's. The same goes for steps of a stratum
 of which none was measured, and for those that could not be drawn: the sample says nothing of them.
+Steps far beyond (`REACH`) get no value, nor does any sum with them: three prompts of some 10,000
+tokens fit many curves, and those part long before 50,000.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ from experiment.trace_costs import ImageTimes
 
 TOLERANCE = 1.05
 """Up to so many times what was measured, a depth or size does not count as beyond it."""
+
+REACH = 2.0
+"""Up to so many times what was measured, in depth or size, a value is given."""
 
 UNDRAWN = -1
 """Number of the stratum of a step that has none."""
@@ -74,7 +79,7 @@ class Total:
         measured_ms: the part of ``ms`` that was measured.
         beyond_steps: those that the sample says nothing of, see above.
         beyond_ms: the part of ``ms`` that is theirs.
-        flaw: why there is no interval; empty if there is.
+        flaw: why there is no interval, or not even a sum; empty if there is one.
     """
 
     steps: int
@@ -141,10 +146,14 @@ class Times:
         """What is said of each of some steps that were not measured; None where nothing can be."""
         modelled_ms = self.model_ms(units)
         groups = self._ratios.groups_of(_strata(units), modelled_ms)
+        unknown = self._exceeds(units, REACH)
         return [
-            None if unit.pixels and not self._images.pixels else ms
-            for unit, ms in zip(
-                units, self._ratios.estimate(groups, modelled_ms).tolist(), strict=True
+            None if is_unknown or (unit.pixels and not self._images.pixels) else ms
+            for unit, ms, is_unknown in zip(
+                units,
+                self._ratios.estimate(groups, modelled_ms).tolist(),
+                unknown.tolist(),
+                strict=True,
             )
         ]
 
@@ -156,10 +165,13 @@ class Times:
         groups = self._ratios.groups_of(_strata(rest), modelled_ms)
         rest_ms = self._ratios.estimate(groups, modelled_ms)
         beyond = self._is_beyond(rest)
+        far = int(self._exceeds(rest, REACH).sum())
         without_encoding = not self._images.pixels and any(unit.pixels for unit in rest)
         flaw = ""
         if without_encoding:
             flaw = "no screenshot was measured, so what their encoding takes is not known"
+        elif far:
+            flaw = self._beyond_what(far, is_far=True)
         elif rest:
             flaw = self._beyond_what(int(beyond.sum())) or self._ratios.flaw
         ms, margin_ms = measured_ms + math.fsum(rest_ms), 0.0
@@ -168,7 +180,7 @@ class Times:
         return Total(
             steps=len(units),
             measured_steps=len(units) - len(rest),
-            ms=None if without_encoding else ms,
+            ms=None if without_encoding or far else ms,
             # What was measured is there, whatever the rest takes.
             low_ms=None if flaw else max(measured_ms, ms - margin_ms),
             high_ms=None if flaw else ms + margin_ms,
@@ -200,7 +212,6 @@ class Times:
         that was measured is not beyond it: what depth costs only vanishes there.
         """
         _, new = self._columns(units)
-        depth = np.array([unit.depth for unit in units])
         pixels = np.array([unit.pixels for unit in units])
         strata = _strata(units)
         unseen = strata == UNDRAWN
@@ -208,23 +219,30 @@ class Times:
             unseen |= ~np.isin(strata, self._sampled)
         beyond: Booleans = (
             unseen
-            # Of a whole prompt its size tells all.
-            | ((not self._whole) & (depth > TOLERANCE * self._deepest))
-            | (new > TOLERANCE * self._largest)
+            | self._exceeds(units, TOLERANCE)
             | (TOLERANCE * new < self._smallest)
             | (pixels > TOLERANCE * max(self._images.pixels, default=0))
         )
         return beyond
 
-    def _beyond_what(self, steps: int) -> str:
+    def _exceeds(self, units: Sequence[Unit], factor: float) -> Booleans:
+        """Which steps are deeper or larger than ``factor`` times all that were measured."""
+        _, new = self._columns(units)
+        depth = np.array([unit.depth for unit in units])
+        # Of a whole prompt its size tells all.
+        deeper = (not self._whole) & (depth > factor * self._deepest)
+        exceeding: Booleans = deeper | (new > factor * self._largest)
+        return exceeding
+
+    def _beyond_what(self, steps: int, *, is_far: bool = False) -> str:
         if not steps:
             return ""
         lie = "1 step lies" if steps == 1 else f"{steps:,} steps lie"
         what = "prompts of" if self._whole else f"L up to {self._deepest:,}, new from"
-        return (
-            f"{lie} beyond what was measured ({what} {self._smallest:,} to {self._largest:,} "
-            f"tokens), or where nothing was drawn"
-        )
+        measured = f"what was measured ({what} {self._smallest:,} to {self._largest:,} tokens)"
+        if is_far:
+            return f"{lie} at more than {REACH:g} times {measured}"
+        return f"{lie} beyond {measured}, or where nothing was drawn"
 
 
 def _strata(units: Sequence[Unit]) -> Integers:

@@ -149,9 +149,12 @@ def extrapolated(found: Extrapolation) -> Iterator[str]:
             f"baseline), over {steps(walls[0].wall.steps)} with a complete baseline of "
             f"{walls[0].baseline_wall_s:,.1f} s: {'; '.join(of_walls)}."
         )
-    for flaw in dict.fromkeys(row.prefill.flaw for row in rows if row.prefill.flaw):
-        of = " and ".join(row.variant for row in rows if row.prefill.flaw == flaw)
-        yield f"{of} {'have' if ' and ' in of else 'has'} no interval there: {flaw}."
+    flawed = [row for row in rows if row.prefill.flaw]
+    for flaw in dict.fromkeys(row.prefill.flaw for row in flawed):
+        of = [row for row in flawed if row.prefill.flaw == flaw]
+        names = " and ".join(row.variant for row in of)
+        lack = "no sum" if of[0].prefill.ms is None else "no interval"
+        yield f"{names} {'have' if len(of) > 1 else 'has'} {lack} there: {flaw}."
 
 
 def _of_all(row: Row) -> str:

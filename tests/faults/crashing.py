@@ -36,7 +36,7 @@ MAX_ROUNDS = 5
 
 PHASES = {
     "write": "report",
-    "_estimate": "estimate",
+    "estimate": "estimate",
     "_calibrate": "calibration",
     "run": "experts",  # of ExpertPass
     "make": "rounds",
