@@ -140,6 +140,16 @@ def test_a_run_is_reported_exported_handed_on_and_verified(
     assert exact == ["within"] * 6, again
 
 
+def test_each_promise_names_tests_that_there_are() -> None:
+    (table,) = re.findall(r"^\| promise \| tests \|\n(.*?)\n\n", README, re.MULTILINE | re.DOTALL)
+    rows = table.splitlines()[1:]
+    assert len(rows) >= 6
+    for row in rows:
+        named = re.findall(r"`(tests/[^`]+)`", row.split(" | ")[-1])
+        assert named, row
+        assert all((ROOT / path).exists() for path in named), row
+
+
 def test_settings_are_listed_as_they_are() -> None:
     for key, default, what in describe():
         assert f"| `{key}` | {default} | {what} |" in README
