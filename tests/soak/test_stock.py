@@ -47,7 +47,7 @@ def bodies(server: Server) -> list[tuple[str, dict[str, Any]]]:
         ("/rerank", {"query": "a", "documents": ["b", "c"]}),
         ("/tokenize", {"content": "Once upon a time"}),
         ("/apply-template", {"messages": [{"role": "user", "content": "hello"}]}),
-        ("/completion", {"prompt": "x", "n_predict": 2, "temperature": "warm"}),
+        ("/completion", {"prompt": "x", "n_predict": 2, "top_k": "many", **common}),
         ("/completion", {}),
     ]
 
