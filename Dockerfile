@@ -22,8 +22,8 @@ COPY docker/pip-install ca-bundle.cr[t] /ca/
 COPY requirements/run.txt requirements/build.txt /requirements/
 
 # --- venv: the locked requirements, by hash, without what only installing, testing and compiling against them needs,
-# languages to highlight and pictures of a kind that no trace has; with the charts' library in place of the package
-# (84 MB) that puts it together
+# languages to highlight and pictures of a kind that no trace has; with the charts' library in place of the large package
+# that puts it together
 FROM tools AS venv
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends binutils \

@@ -30,7 +30,7 @@ def run_tests(*, unit_only: bool, select: str | None, soak: bool = False) -> int
 
     A part starts only after the one before has passed. The fixtures build the server with
     assertions, the ``nano`` model and the image where they are not there yet. Without a browser or
-    a container engine those parts skip themselves. The tests that take hours (``soak``) run alone.
+    a container engine those parts skip themselves. Those that take an hour (``soak``) run alone.
     Returns the exit code.
     """
     chosen = ["-k", select] if select else []

@@ -29,7 +29,7 @@ TOLERANCE = 1.05
 """Up to so many times what was measured, a depth or size does not count as beyond it."""
 
 REACH = 2.0
-"""Up to so many times what was measured, in depth or size, a value is given."""
+"""Up to this factor beyond what was measured, in depth or size, a value is given."""
 
 UNDRAWN = -1
 """Number of the stratum of a step that has none."""
@@ -146,7 +146,7 @@ class Times:
         """What is said of each of some steps that were not measured; None where nothing can be."""
         modelled_ms = self.model_ms(units)
         groups = self._ratios.groups_of(_strata(units), modelled_ms)
-        unknown = self._exceeds(units, REACH)
+        unknown = self._is_outside(units, REACH)
         return [
             None if is_unknown or (unit.pixels and not self._images.pixels) else ms
             for unit, ms, is_unknown in zip(
@@ -165,7 +165,7 @@ class Times:
         groups = self._ratios.groups_of(_strata(rest), modelled_ms)
         rest_ms = self._ratios.estimate(groups, modelled_ms)
         beyond = self._is_beyond(rest)
-        far = int(self._exceeds(rest, REACH).sum())
+        far = int(self._is_outside(rest, REACH).sum())
         without_encoding = not self._images.pixels and any(unit.pixels for unit in rest)
         flaw = ""
         if without_encoding:
@@ -208,10 +208,8 @@ class Times:
     def _is_beyond(self, units: Sequence[Unit]) -> Booleans:
         """Which steps the sample says nothing of.
 
-        Where too few were drawn, strata say nothing and the range alone counts. Less depth than any
-        that was measured is not beyond it: what depth costs only vanishes there.
+        Where too few were drawn, strata say nothing and the range alone counts.
         """
-        _, new = self._columns(units)
         pixels = np.array([unit.pixels for unit in units])
         strata = _strata(units)
         unseen = strata == UNDRAWN
@@ -219,20 +217,24 @@ class Times:
             unseen |= ~np.isin(strata, self._sampled)
         beyond: Booleans = (
             unseen
-            | self._exceeds(units, TOLERANCE)
-            | (TOLERANCE * new < self._smallest)
+            | self._is_outside(units, TOLERANCE)
             | (pixels > TOLERANCE * max(self._images.pixels, default=0))
         )
         return beyond
 
-    def _exceeds(self, units: Sequence[Unit], factor: float) -> Booleans:
-        """Which steps are deeper or larger than ``factor`` times all that were measured."""
+    def _is_outside(self, units: Sequence[Unit], factor: float) -> Booleans:
+        """Which steps are deeper, larger or smaller than all measured ones by ``factor``.
+
+        Less depth than any that was measured is within: what depth costs only vanishes there.
+        """
         _, new = self._columns(units)
         depth = np.array([unit.depth for unit in units])
         # Of a whole prompt its size tells all.
         deeper = (not self._whole) & (depth > factor * self._deepest)
-        exceeding: Booleans = deeper | (new > factor * self._largest)
-        return exceeding
+        outside: Booleans = (
+            deeper | (new > factor * self._largest) | (factor * new < self._smallest)
+        )
+        return outside
 
     def _beyond_what(self, steps: int, *, is_far: bool = False) -> str:
         if not steps:
@@ -241,7 +243,7 @@ class Times:
         what = "prompts of" if self._whole else f"L up to {self._deepest:,}, new from"
         measured = f"what was measured ({what} {self._smallest:,} to {self._largest:,} tokens)"
         if is_far:
-            return f"{lie} at more than {REACH:g} times {measured}"
+            return f"{lie} by more than a factor of {REACH:g} beyond {measured}"
         return f"{lie} beyond {measured}, or where nothing was drawn"
 
 

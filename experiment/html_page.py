@@ -19,7 +19,7 @@ SNIPPET = "window.vegaEmbed = vegaEmbed;"
 """What the library's script does beside defining the library."""
 
 BAKED = TEMPLATES / "library.js"
-"""The library where it was made ahead, as in the image: what makes it takes 84 MB."""
+"""The library where it was made ahead, as in the image, without the large package that makes it."""
 
 
 def environment() -> jinja2.Environment:

@@ -135,7 +135,8 @@ def test_beyond_what_was_measured_there_is_a_value_but_no_interval(
         (Unit(20_000, 2000, stratum=1), False),  # twice as deep and as large
         (Unit(20_001, 500, stratum=1), True),
         (Unit(5000, 2001, stratum=1), True),
-        (Unit(0, 1, stratum=1), False),
+        (Unit(0, 5, stratum=1), False),  # half as large
+        (Unit(5000, 4, stratum=1), True),
     ],
 )
 def test_far_beyond_what_was_measured_there_is_no_value(unit: Unit, is_far: bool) -> None:
@@ -150,22 +151,24 @@ def test_far_beyond_what_was_measured_there_is_no_value(unit: Unit, is_far: bool
     assert times.total([REST[0]]).ms == pytest.approx(160.8)
     if is_far:
         assert made.flaw == (
-            "1 step lies at more than 2 times what was measured (L up to 10,000, new from 10 to "
-            "1,000 tokens)"
+            "1 step lies by more than a factor of 2 beyond what was measured (L up to 10,000, new "
+            "from 10 to 1,000 tokens)"
         )
 
 
 def test_far_beyond_of_whole_prompts_is_their_size() -> None:
     """Three prompts of nearly the same size: nothing is said of one five times as large."""
     measured = [Unit(depth, 100, stratum=1, lm_ms=0.5 * depth) for depth in (9300, 9800, 10_300)]
-    small, large = Unit(20_000, 500, stratum=1), Unit(47_500, 800, stratum=1)
-    times = Times([*measured, small, large], whole=True)
-    assert times.total([*measured, small]).ms is not None
-    made = times.total([*measured, large])
-    assert (made.ms, made.measured_ms) == (None, pytest.approx(14_700))
-    assert made.flaw == (
-        "1 step lies at more than 2 times what was measured (prompts of 9,400 to 10,400 tokens)"
-    )
+    near, large, small = Unit(20_000, 500), Unit(47_500, 800), Unit(0, 800)
+    times = Times([*measured, near, large, small], whole=True)
+    assert times.total([*measured, near]).ms is not None
+    for far in (large, small):
+        made = times.total([*measured, far])
+        assert (made.ms, made.measured_ms) == (None, pytest.approx(14_700))
+        assert made.flaw == (
+            "1 step lies by more than a factor of 2 beyond what was measured (prompts of 9,400 to "
+            "10,400 tokens)"
+        )
 
 
 def test_each_step_that_was_not_measured() -> None:

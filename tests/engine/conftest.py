@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from experiment import build, models
 from experiment.build import Build
 from experiment.client import Client
 from experiment.models import ModelFiles
 from experiment.prefix import PrefixBuilder
-from experiment.progress import RichProgress
 from experiment.server import Server, server_arguments
-from experiment.settings import Settings, load_settings
+from experiment.settings import Settings
 from experiment.words import load_words
+from tests.builds import checked, nano, settings
+
+__all__ = ["checked", "nano", "settings"]  # fixtures
 
 CONTEXT = 4096
 MAX_DEPTH = 4000
@@ -29,25 +30,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.engine)
-
-
-@pytest.fixture(scope="session")
-def settings() -> Settings:
-    return load_settings({"model.name": "nano"})
-
-
-@pytest.fixture(scope="session")
-def checked(settings: Settings, pytestconfig: pytest.Config) -> Build:
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled(), RichProgress() as progress:
-        return build.build(settings, "checked", progress)
-
-
-@pytest.fixture(scope="session")
-def nano(settings: Settings, checked: Build, pytestconfig: pytest.Config) -> ModelFiles:
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled(), RichProgress() as progress:
-        return models.resolve(settings, checked.source, progress)
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from experiment import build, models
+from experiment import build
 from experiment.build import Build
 from experiment.models import ModelFiles
 from experiment.patches import Series
 from experiment.pins import pin_named
-from experiment.progress import RichProgress
 from experiment.server import Server, server_arguments
-from experiment.settings import Settings, load_settings
+from experiment.settings import Settings
 from experiment.source import obtain, packed
+from tests.builds import checked, nano, settings, shown
+
+__all__ = ["checked", "nano", "settings"]  # fixtures
 
 StartBuild = Callable[..., AbstractContextManager[Server]]
 
@@ -30,48 +32,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def settings() -> Settings:
-    return load_settings({"model.name": "nano"})
+def sanitized(settings: Settings, pytestconfig: pytest.Config) -> Build:
+    with shown(pytestconfig) as progress:
+        return build.build(settings, "sanitized", progress)
 
 
-def _made(settings: Settings, kind: build.Kind, config: pytest.Config, *, stock: bool) -> Build:
-    capture = config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled(), RichProgress() as progress:
-        if not stock:
-            return build.build(settings, kind, progress)
-        # In a cache of its own, so that the tree of the patched builds stays as it is.
-        cache = settings.cache_dir / "stock"
-        pin = pin_named(settings.build.pin)
+@pytest.fixture(scope="session")
+def stock(settings: Settings, pytestconfig: pytest.Config) -> Build:
+    """The same flags as those of the checked build, without the patches."""
+    # In a cache of its own, so that the tree of the patched builds stays as it is.
+    cache = settings.cache_dir / "stock"
+    pin = pin_named(settings.build.pin)
+    with shown(pytestconfig) as progress:
         tree = obtain(pin, settings.cache_dir, progress)
         file = packed(pin, tree, settings.cache_dir, progress)
         kept = cache / "downloads" / file.name
         kept.parent.mkdir(parents=True, exist_ok=True)
         if not kept.exists():
             os.link(file, kept)
-        return build.build(settings, kind, progress, series=Series(), cache_dir=cache)
-
-
-@pytest.fixture(scope="session")
-def sanitized(settings: Settings, pytestconfig: pytest.Config) -> Build:
-    return _made(settings, "sanitized", pytestconfig, stock=False)
-
-
-@pytest.fixture(scope="session")
-def checked(settings: Settings, pytestconfig: pytest.Config) -> Build:
-    return _made(settings, "checked", pytestconfig, stock=False)
-
-
-@pytest.fixture(scope="session")
-def stock(settings: Settings, pytestconfig: pytest.Config) -> Build:
-    """The same flags without the patches."""
-    return _made(settings, "checked", pytestconfig, stock=True)
-
-
-@pytest.fixture(scope="session")
-def nano(settings: Settings, checked: Build, pytestconfig: pytest.Config) -> ModelFiles:
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled(), RichProgress() as progress:
-        return models.resolve(settings, checked.source, progress)
+        return build.build(settings, "checked", progress, series=Series(), cache_dir=cache)
 
 
 @pytest.fixture(scope="session")
