@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiment.importers import mooncake
+from experiment.import_trace import import_trace
+from experiment.importers import mooncake, scratch
+from experiment.importers.base import Options
 from experiment.importers.chains import prefixes
+from experiment.progress import SilentProgress
 from tests.importers.importing import (
     DATA,
     SHARED,
@@ -156,3 +160,30 @@ def test_the_other_samples_give_what_the_definition_gives(name: str, tmp_path: P
     requests = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     expected = brute_force([(row["input_length"], row["hash_ids"]) for row in requests])
     assert rows_of(path, tmp_path) == expected
+
+
+def test_memory_does_not_grow_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Python holds, the check of the written trace included; DuckDB has a limit of its own."""
+    monkeypatch.setattr(mooncake, "BATCH_BLOCKS", 1 << 12)
+    monkeypatch.setattr(scratch, "FETCH_ROWS", 500)
+
+    def peak_bytes(rows: int) -> int:
+        requests = [
+            (512 * (2 + n % 20), [*range(n // 20 * 100, n // 20 * 100 + 1 + n % 20), 10**7 + n])
+            for n in range(rows)
+        ]
+        source = write(tmp_path / f"{rows}.jsonl", requests)
+        del requests
+        tracemalloc.start()
+        try:
+            made = import_trace(source, tmp_path / "trace.jsonl", Options(), SilentProgress())
+            assert made.steps == rows
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak_bytes(100)  # what is imported and compiled once
+    short, long = peak_bytes(10_000), peak_bytes(30_000)
+    assert long - short < 20_000 * 50
