@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import requests
+
 from experiment.client import Client, Prompt, Reply
 from experiment.prefix import PrefixBuilder
 from experiment.screenshot import Screenshot, png_bytes
+from experiment.server import Server
 from experiment.trace import Baseline, Step
 
 SMALL = Screenshot(None, 320, 192)
@@ -39,3 +42,11 @@ def top_tokens(reply: Reply, position: int = 0) -> dict[int, float]:
     """Token id -> log probability of the most probable tokens at a position."""
     choices: list[dict[str, Any]] = reply.body["completion_probabilities"][position]["top_logprobs"]
     return {choice["id"]: choice["logprob"] for choice in choices}
+
+
+def post(server: Server, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    """Status and answer of any endpoint, with the server's key."""
+    answer = requests.post(
+        server.client.url + path, json=body, headers=server.client._session.headers, timeout=600
+    )
+    return answer.status_code, answer.json()

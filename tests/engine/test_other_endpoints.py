@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-import requests
 
-from experiment.server import Server
+from tests.engine.asking import post
 from tests.engine.conftest import StartServer
 
 OURS = ({"n_fake_cached": 3}, {"n_state_cached": 3}, {"count_experts": True}, {"fake_fill": "zero"})
@@ -24,16 +21,6 @@ CASES = {
         {"query": "a list", "documents": ["An open window.", "A list.", "Nothing."]},
     ),
 }
-
-
-def post(server: Server, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-    answer = requests.post(
-        server.client.url + path,
-        json=body,
-        headers=server.client._session.headers,
-        timeout=300,
-    )
-    return answer.status_code, answer.json()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import requests
 
 from experiment.build import Build
 from experiment.client import Prompt
 from experiment.screenshot import png_bytes
 from experiment.server import Server
-from tests.engine.asking import SMALL
+from tests.engine.asking import SMALL, post
 from tests.engine.conftest import make_prefixes
 from tests.soak.conftest import StartBuild
 
@@ -52,17 +51,6 @@ def bodies(server: Server) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def post(server: Server, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-    answer = requests.post(
-        server.client.url + path,
-        json=body,
-        headers=server.client._session.headers,
-        timeout=600,
-    )
-    found = answer.json()
-    return answer.status_code, _steady(found)
-
-
 def _steady(value: Any) -> Any:
     """What of an answer cannot differ from one run of a server to the next."""
     if isinstance(value, dict):
@@ -74,7 +62,10 @@ def test_same_tokens_and_logits(both: tuple[Server, Server]) -> None:
     stock, patched = both
     # Markers are drawn at random by each server; what they stand for is the same.
     for (path, one), (_, two) in zip(bodies(stock), bodies(patched), strict=True):
-        expected, found = post(stock, path, one), post(patched, path, two)
+        expected, found = (
+            (status, _steady(answer))
+            for status, answer in (post(stock, path, one), post(patched, path, two))
+        )
         assert found == expected, path
 
 
